@@ -1,0 +1,201 @@
+/*
+ * The stored state. Every row of pgq.job is a live job; which state it is in follows from its columns:
+ *   active     token is set; lease_expires_at may lie in the past, then anybody may claim it
+ *   scheduled  token is null and due lies in the future
+ *   ready      otherwise
+ * Finished jobs are in pgq.archive.
+ *
+ * pgq.job is a ring of slots 0 to 3, which enqueue fills one after the other, and two parked slots,
+ * 4 and 5, for jobs that come in any order: scheduled, given back, retried, or evacuated from the ring.
+ * A slot without rows is truncated: that, and nothing else, removes dead versions while a transaction
+ * holds the xmin horizon.
+ *
+ * A lane is one priority of one queue. (lane, id) finds a job in its slot; a token carries lane and slot,
+ * so that a receipt is looked up without an index on id. No index covers a column that a claim, a
+ * heartbeat or a completion changes: all of them are HOT updates or deletes.
+ *
+ * Rows that would be updated often are appended instead, and the newest one counts: under a held horizon
+ * an updated row grows a chain of versions that every reader walks.
+ *
+ * Lock order: pgq.gate, then slots in number order, then rows in (lane, id) order.
+ */
+
+create table pgq.queue (
+    id integer generated always as identity,
+    name text not null,
+    max_attempts integer not null default 20,
+    backoff_base interval not null default '1 second',
+    backoff_factor double precision not null default 2,
+    backoff_max interval not null default '1 hour',
+    keep_completed interval not null default '1 day',
+    keep_dead interval not null default '30 days',
+    paused boolean not null default false,
+    created_at timestamptz not null default pg_catalog.now(),
+    constraint queue_pkey primary key (id),
+    constraint queue_name_key unique (name),
+    constraint queue_name_check check (pg_catalog.length(name) between 1 and 200),
+    constraint queue_max_attempts_check check (max_attempts >= 1),
+    constraint queue_backoff_check check (
+        backoff_base >= '0' and backoff_max >= backoff_base and backoff_factor between 1 and 1000
+    ),
+    constraint queue_keep_check check (keep_completed >= '0' and keep_dead >= '0')
+);
+comment on table pgq.queue is 'queues and their settings';
+
+create sequence pgq.lane_id as integer maxvalue 65535 cycle;
+
+create table pgq.lane (
+    id integer not null,
+    queue_id integer not null,
+    priority smallint not null,
+    constraint lane_pkey primary key (id),
+    constraint lane_queue_fkey foreign key (queue_id) references pgq.queue (id) on delete cascade
+);
+create index lane_queue_idx on pgq.lane (queue_id, priority desc, id);
+comment on table pgq.lane is
+'one row per priority in use in a queue; two only if two sessions used it first at the same time';
+
+create sequence pgq.job_id;
+create sequence pgq.token;
+
+create table pgq.job (
+    id bigint not null,
+    enqueued_at timestamptz not null,
+    lane integer not null,
+    slot smallint not null,
+    attempt smallint not null default 0,
+    max_attempts integer,
+    run_at timestamptz,
+    due bigint,
+    token bigint,
+    claimed_at timestamptz,
+    lease_expires_at timestamptz,
+    lease_ms integer,
+    worker text,
+    payload jsonb not null,
+    headers jsonb,
+    last_error text
+) partition by list (slot);
+comment on table pgq.job is 'the live jobs';
+comment on column pgq.job.max_attempts is 'null: as the queue says';
+comment on column pgq.job.run_at is 'when it was asked to run; null: at once';
+comment on column pgq.job.due is
+'parked slots only, microseconds since 1970: from when it may be claimed, and its place there';
+comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
+
+--@ each slot
+create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (
+    fillfactor = 50,
+    vacuum_truncate = off,
+    autovacuum_vacuum_scale_factor = 0.5,
+    autovacuum_vacuum_threshold = 50000,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_analyze_threshold = 1000000
+);
+--@ end
+--@ each slot
+create unique index job_{slot}_lane_id_idx on pgq.job_{slot} (lane, id);
+--@ end
+--@ each parked
+create index job_{slot}_due_idx on pgq.job_{slot} (lane, due);
+--@ end
+
+/*
+ * Where claims may start in a slot and lane: rows up to "floor" are finished or leased, rows up to
+ * "base" are finished, see pgq._raise_floor. The key is the id in the ring and due in the parked
+ * slots. The row with the highest n counts. A floor table is truncated with its slot.
+ */
+create sequence pgq.floor_n;
+--@ each slot
+create table pgq.floor_{slot} (
+    n bigint not null,
+    lane integer not null,
+    floor bigint not null,
+    base bigint not null,
+    mark bigint not null,
+    mark_xid bigint not null
+) with (vacuum_truncate = off);
+create index floor_{slot}_lane_n_idx on pgq.floor_{slot} (lane, n);
+comment on table pgq.floor_{slot} is 'claim positions in slot {slot}';
+--@ end
+
+create table pgq.ring (
+    gen bigint not null,
+    live smallint[] not null,
+    firsts bigint[] not null,
+    closing smallint[] not null,
+    parked smallint[] not null,
+    parked_closing smallint[] not null,
+    switched_at timestamptz not null,
+    constraint ring_pkey primary key (gen)
+);
+comment on table pgq.ring is
+'which slots hold jobs: oldest first, the last one is written; closing ones seemed empty. firsts, by slot '
+'number: below its ids. The row with the highest gen counts';
+
+create type pgq.source as (
+    slot smallint,
+    lane integer,
+    head bigint
+);
+comment on type pgq.source is 'for pgq._merge: where jobs may be, and the lowest claimable id there';
+
+create table pgq.gate (
+    one boolean not null default true,
+    constraint gate_pkey primary key (one),
+    constraint gate_one_check check (one)
+);
+comment on table pgq.gate is 'its only row is locked by whoever does maintenance; nobody waits for it';
+
+create table pgq.chore (
+    at timestamptz not null default pg_catalog.clock_timestamp()
+);
+comment on table pgq.chore is 'an insert queues maintenance for the commit of its transaction';
+
+create sequence pgq.next_tick;
+create sequence pgq.xid_recent;
+create sequence pgq.xid_old;
+create sequence pgq.xid_shifted;
+comment on sequence pgq.next_tick is 'register: from when (ms since 1970) maintenance is due; a hint';
+comment on sequence pgq.xid_recent is 'register: the next transaction id at the last maintenance';
+comment on sequence pgq.xid_old is 'register: xid_recent before that, at least a second ago';
+
+/*
+ * Retention is by whole partitions: bucket says in which window of time its rows expire, for one of
+ * five classes of retention (see pgq._archive_bucket); a window that has passed is truncated.
+ */
+create table pgq.archive (
+    id bigint not null,
+    enqueued_at timestamptz not null,
+    finished_at timestamptz not null,
+    expires_at timestamptz not null,
+    run_at timestamptz,
+    claimed_at timestamptz,
+    token bigint,
+    bucket smallint not null,
+    priority smallint not null,
+    attempt integer not null,
+    max_attempts integer,
+    state text not null,
+    queue text not null,
+    worker text,
+    payload jsonb not null,
+    headers jsonb,
+    last_error text,
+    result jsonb,
+    constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
+) partition by list (bucket);
+comment on table pgq.archive is 'finished jobs, until they expire';
+create index archive_id_idx on pgq.archive (id);
+create index archive_dead_idx on pgq.archive (queue, id) where state = 'dead';
+
+--@ each archive
+create table pgq.archive_{slot} partition of pgq.archive for values in ({slot});
+--@ end
+
+insert into pgq.queue (name) values ('default');
+insert into pgq.lane (id, queue_id, priority)
+select pg_catalog.nextval('pgq.lane_id'), q.id, 0 from pgq.queue q;
+insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
+values (1, '{0}', '{0,0,0,0}', '{}', '{4}', '{}', pg_catalog.clock_timestamp());
+insert into pgq.gate default values;

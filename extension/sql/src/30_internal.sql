@@ -1,0 +1,261 @@
+/*
+ * Small helpers: the clock, checks of arguments, settings, and where things are.
+ */
+
+create function pgq._now()
+returns timestamptz
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return clock_timestamp();
+end
+$$;
+comment on function pgq._now() is 'the only clock; tests replace it';
+
+create function pgq._ms(p_at timestamptz)
+returns bigint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (extract(epoch from p_at) * 1000)::bigint;
+end
+$$;
+comment on function pgq._ms(timestamptz) is 'milliseconds since 1970';
+
+create function pgq._us(p_at timestamptz)
+returns bigint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (extract(epoch from p_at) * 1000000)::bigint;
+end
+$$;
+comment on function pgq._us(timestamptz) is 'microseconds since 1970, exact';
+
+create function pgq._read_committed()
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
+end
+$$;
+comment on function pgq._read_committed() is
+'whether every statement sees what has committed before it';
+
+create function pgq._check_not_null(p_name text, p_is_null boolean)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_is_null then
+        raise exception '"%" must not be null', p_name
+            using errcode = 'null_value_not_allowed';
+    end if;
+end
+$$;
+comment on function pgq._check_not_null(text, boolean) is 'raises 22004 for a null argument';
+
+create function pgq._check_interval(p_name text, p_value interval, p_zero_allowed boolean)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_value is null then
+        return;
+    end if;
+    -- Adding an infinite interval (PostgreSQL 17) gives an infinite time, adding a huge one 22008.
+    if p_value < '0' or (p_value = '0' and not p_zero_allowed) or p_value > '1000 years' then
+        raise exception '"%" must be %, not %', p_name,
+                case when p_zero_allowed then 'zero or a positive interval' else 'a positive interval' end,
+                p_value
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_interval(text, interval, boolean) is
+'raises 22023 for a negative, an infinite and, unless allowed, an empty interval; null passes';
+
+create function pgq._check_batch(p_name text, p_value integer)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null(p_name, p_value is null);
+    if p_value < 1 then
+        raise exception '"%" must be at least 1, not %', p_name, p_value
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_batch(text, integer) is 'raises 22004 for null and 22023 for less than 1';
+
+create function pgq._lease_ms(p_timeout interval)
+returns integer
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_interval('timeout', p_timeout, false);
+    if p_timeout > '24 days' then
+        raise exception '"timeout" must be at most 24 days, not %', p_timeout
+            using errcode = 'invalid_parameter_value',
+                  hint = 'A lease is renewed with pgq_heartbeat for as long as the job runs.';
+    end if;
+    -- Not greatest(), which passes over null.
+    return case when p_timeout < '1 millisecond' then 1
+                else ceil(extract(epoch from p_timeout) * 1000)::integer end;
+end
+$$;
+comment on function pgq._lease_ms(interval) is 'a checked lease in milliseconds, at least 1; null for null';
+
+create function pgq._check_receipts(p_ids bigint[], p_tokens bigint[])
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('ids', p_ids is null or array_position(p_ids, null) is not null);
+    perform pgq._check_not_null('tokens', p_tokens is null or array_position(p_tokens, null) is not null);
+    if cardinality(p_ids) <> cardinality(p_tokens) then
+        raise exception '"ids" and "tokens" must have the same length, not % and %',
+                cardinality(p_ids), cardinality(p_tokens)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_receipts(bigint[], bigint[]) is
+'raises 22004 for a null array or element and 22023 for different lengths';
+
+create function pgq._raise_unsupported(p_name text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception '"%" is not supported by this version', p_name
+        using errcode = 'feature_not_supported',
+              hint = 'Leave the argument out.';
+end
+$$;
+comment on function pgq._raise_unsupported(text) is 'raises 0A000';
+
+create function pgq._raise_unknown_queue(p_queue text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('queue', p_queue is null);
+    raise exception 'queue "%" does not exist', p_queue
+        using errcode = 'undefined_object',
+              hint = format('Create it first: SELECT pgq_create_queue(%s).', quote_literal(p_queue));
+end
+$$;
+comment on function pgq._raise_unknown_queue(text) is 'raises 42704 for a name, 22004 for null';
+
+create function pgq._queue_id(p_queue text)
+returns integer
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer;
+begin
+    select q.id into v_id from pgq.queue q where q.name = p_queue;
+    if not found then
+        perform pgq._raise_unknown_queue(p_queue);
+    end if;
+    return v_id;
+end
+$$;
+comment on function pgq._queue_id(text) is 'the id of a queue; raises 42704 when there is none';
+
+create function pgq._add_lane(p_queue_id integer, p_priority smallint)
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lane integer;
+begin
+    -- A token has 16 bits for the lane.
+    for v_try in 1..65535 loop
+        v_lane := nextval('pgq.lane_id')::integer;
+        if not exists (select from pgq.lane l where l.id = v_lane) then
+            insert into pgq.lane (id, queue_id, priority) values (v_lane, p_queue_id, p_priority);
+            return v_lane;
+        end if;
+    end loop;
+    raise exception 'too many priorities are in use'
+        using errcode = 'program_limit_exceeded',
+              detail = 'Each priority of each queue takes one of 65535 lanes.',
+              hint = 'Drop queues that are no longer used.';
+end
+$$;
+comment on function pgq._add_lane(integer, smallint) is
+'gives a queue a lane for a priority. No unique index guards it: a second session would wait for the '
+'first one''s transaction. Two lanes of one priority are merged by claims';
+
+create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)
+returns smallint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_seconds constant bigint := floor(extract(epoch from p_expires_at))::bigint;
+begin
+    return case when p_keep <= '1 hour' then v_seconds / 600 % 8
+                when p_keep <= '1 day' then 8 + v_seconds / 10800 % 10
+                when p_keep <= '32 days' then 18 + v_seconds / 345600 % 10
+                when p_keep <= '360 days' then 28 + v_seconds / 3456000 % 11
+                else 39 end::smallint;
+end
+$$;
+comment on function pgq._archive_bucket(timestamptz, interval) is
+'the archive partition for rows that expire then: windows of 10 minutes, 3 hours, 4 days and 40 days, '
+'each an eighth or a ninth of the longest retention in its class. One more window than can be '
+'in use makes the one that passed last free to be truncated. More than 360 days: kept';
+
+create function pgq._keep(p_jobs pgq.job[], p_state text, p_result jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+begin
+    insert into pgq.archive (
+        id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority, attempt,
+        max_attempts, state, queue, worker, payload, headers, last_error, result
+    )
+    select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
+           pgq._archive_bucket(v_now + k.keep, k.keep), l.priority, j.attempt, j.max_attempts, p_state, q.name,
+           j.worker, j.payload, j.headers, j.last_error, p_result
+      from unnest(p_jobs) j
+      join pgq.lane l on l.id = j.lane
+      join pgq.queue q on q.id = l.queue_id,
+           lateral (select case p_state when 'completed' then q.keep_completed else q.keep_dead end) k (keep)
+     where k.keep > '0';
+end
+$$;
+comment on function pgq._keep(pgq.job[], text, jsonb) is
+'writes jobs that have just been deleted from pgq.job to the archive, if their queue keeps such jobs';

@@ -1,0 +1,195 @@
+/*
+ * The claim. A priority of a queue may have jobs in several slots; they are merged in id order without
+ * ever locking a job that is not then given to the caller: look at the lowest claimable id in each
+ * slot, take from the slot with the lowest all ids below the next slot's lowest, look again.
+ */
+
+create function pgq._wants_tick(p_lease_ms integer)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant bigint := pgq._ms(pgq._now());
+    v_next constant bigint := coalesce(pg_sequence_last_value('pgq.next_tick'), 0);
+begin
+    -- A lease shorter than a second must be found expired as soon as it is.
+    if v_now < v_next then
+        if v_now + p_lease_ms < v_next then
+            perform setval('pgq.next_tick', v_now + p_lease_ms);
+        end if;
+        return false;
+    end if;
+    if not pgq._read_committed() then
+        return false;
+    end if;
+    perform setval('pgq.next_tick', v_now + least(p_lease_ms, 1000));
+    insert into pgq.chore default values;
+    return true;
+end
+$$;
+comment on function pgq._wants_tick(integer) is
+'true about once a second for all sessions together: the call then looks for expired leases, too, '
+'and maintenance runs at its commit (pgq._maintain)';
+
+create function pgq._merge(
+    p_lanes integer[], p_slots smallint[], p_after bigint, p_until bigint, p_batch integer,
+    p_now timestamptz, p_max integer, p_tick boolean, p_lease_ms integer, p_worker text,
+    p_keep boolean
+)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lane integer;
+    v_slot smallint;
+    v_head bigint;
+    v_sources pgq.source[] := array[]::pgq.source[];
+    v_after bigint := p_after;
+    v_until bigint;
+    v_left integer := p_batch;
+    v_count integer;
+begin
+    foreach v_lane in array p_lanes loop
+        foreach v_slot in array p_slots loop
+            v_head := pgq._peek(v_slot, v_lane, p_after, p_until, p_now, p_max, p_tick);
+            if v_head is not null then
+                v_sources := v_sources || (v_slot, v_lane, v_head)::pgq.source;
+            end if;
+        end loop;
+    end loop;
+
+    while v_left > 0 and cardinality(v_sources) > 0 loop
+        v_sources := array(select s from unnest(v_sources) s order by s.head);
+        v_slot := (v_sources[1]).slot;
+        v_lane := (v_sources[1]).lane;
+        v_sources := v_sources[2:];
+        v_until := coalesce((v_sources[1]).head, p_until);
+        return query
+        select c.*
+          from pgq._claim(
+                   v_slot, v_lane, v_after, v_until, v_left, p_now, p_max, p_tick, p_lease_ms,
+                   p_worker, p_keep
+               ) c;
+        get diagnostics v_count = row_count;
+        v_left := v_left - v_count;
+        if cardinality(v_sources) > 0 then
+            -- What this source still has below v_until is locked by others.
+            v_after := v_until - 1;
+            v_head := pgq._peek(v_slot, v_lane, v_after, p_until, p_now, p_max, p_tick);
+            if v_head is not null then
+                v_sources := v_sources || (v_slot, v_lane, v_head)::pgq.source;
+            end if;
+        end if;
+    end loop;
+end
+$$;
+comment on function
+    pgq._merge(
+        integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean, integer, text,
+        boolean
+    ) is
+'leases up to p_batch jobs with p_after < id < p_until from several lanes and slots, in id order';
+
+create function pgq._gather(
+    p_lanes integer[], p_live smallint[], p_parked smallint[], p_firsts bigint[], p_after bigint,
+    p_until bigint, p_batch integer, p_now timestamptz, p_max integer, p_tick boolean,
+    p_lease_ms integer, p_worker text, p_keep boolean
+)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot smallint;
+    v_simple boolean := cardinality(p_lanes) = 1;
+    v_left integer := p_batch;
+    v_count integer;
+begin
+    foreach v_slot in array p_parked loop
+        v_simple := v_simple
+            and pgq._peek(v_slot, p_lanes[1], p_after, p_until, p_now, p_max, p_tick) is null;
+    end loop;
+    -- With nothing parked, the oldest slot of the ring has the lowest ids, up to the first of the next.
+    if v_simple then
+        return query
+        select c.*
+          from pgq._claim(
+                   p_live[1], p_lanes[1], p_after,
+                   least(p_until, p_firsts[p_live[2] + 1] + 1), v_left, p_now, p_max, p_tick, p_lease_ms, p_worker, p_keep
+               ) c;
+        get diagnostics v_count = row_count;
+        v_left := v_left - v_count;
+    end if;
+    if v_left > 0 and (not v_simple or cardinality(p_live) > 1) then
+        return query
+        select m.*
+          from pgq._merge(
+                   p_lanes, p_parked || p_live, p_after, p_until, v_left, p_now, p_max, p_tick,
+                   p_lease_ms, p_worker, p_keep
+               ) m;
+    end if;
+end
+$$;
+comment on function
+    pgq._gather(
+        integer[], smallint[], smallint[], bigint[], bigint, bigint, integer, timestamptz, integer,
+        boolean, integer, text, boolean
+    ) is
+'leases up to p_batch jobs of one priority of a queue, in id order';
+
+create function pgq._grab(
+    p_queue text, p_batch integer, p_lease_ms integer, p_worker text, p_tick boolean,
+    p_after bigint default 0, p_until bigint default 9223372036854775807
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_left integer := p_batch;
+    v_count integer;
+    v_queue record;
+begin
+    -- One row per priority; more than one lane only if two sessions used it first at the same time.
+    for v_queue in
+        select q.max_attempts, q.paused, q.keep_completed > '0' as keep, l.priority, l.lanes,
+               r.live, r.parked, r.firsts
+          from pgq.queue q,
+               lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
+               lateral (
+                   select o.priority, array_agg(o.id) as lanes
+                     from pgq.lane o
+                    where o.queue_id = q.id
+                    group by o.priority
+                    order by o.priority desc
+               ) l
+         where q.name = p_queue
+    loop
+        exit when v_left = 0 or v_queue.paused;
+        return query
+        select c.id, c.token, p_queue, v_queue.priority::integer, 'active', c.attempt::integer,
+               coalesce(c.max_attempts, v_queue.max_attempts), c.payload, c.headers, null::text,
+               null::text, c.worker, c.enqueued_at, coalesce(c.run_at, c.enqueued_at), c.claimed_at,
+               c.lease_expires_at, c.last_error, false
+          from pgq._gather(
+                   v_queue.lanes, v_queue.live, v_queue.parked, v_queue.firsts, p_after, p_until,
+                   v_left, v_now, v_queue.max_attempts, p_tick, p_lease_ms, p_worker, v_queue.keep
+               ) c;
+        get diagnostics v_count = row_count;
+        v_left := v_left - v_count;
+    end loop;
+    if not found then
+        perform pgq._raise_unknown_queue(p_queue);
+    end if;
+end
+$$;
+comment on function pgq._grab(text, integer, integer, text, boolean, bigint, bigint) is
+'leases up to p_batch jobs of a queue with p_after < id < p_until, highest priority first, then in id order';

@@ -1,0 +1,204 @@
+/*
+ * Finding, locking and moving single jobs; what happens to them after a receipt was good, or has expired.
+ */
+
+create function pgq._slots()
+returns smallint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select r.live || r.parked || r.closing || r.parked_closing
+              from pgq.ring r order by r.gen desc limit 1);
+end
+$$;
+comment on function pgq._slots() is 'the slots that may hold jobs';
+
+create function pgq._find(p_id bigint, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_slot smallint;
+begin
+    foreach v_slot in array pgq._slots() loop
+        case v_slot
+        --@ each slot
+        when {slot} then
+            select j.* into job from pgq.lane l join pgq.job_{slot} j on j.lane = l.id and j.id = p_id;
+        --@ end
+        end case;
+        exit when job.id is not null;
+    end loop;
+end
+$$;
+comment on function pgq._find(bigint) is
+'the live job of that id, unlocked, or null; looks slot by slot so that it leaves no lock on the others';
+
+create function pgq._lock(p_slot smallint, p_lane integer, p_id bigint, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        select j.* into job from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update skip locked;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._lock(smallint, integer, bigint) is 'locks one job without waiting; null if that fails';
+
+create function pgq._take_expired(
+    p_slot smallint, p_lane integer, p_batch integer, p_window integer, p_now timestamptz,
+    p_max integer, p_exhausted boolean
+)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_ids bigint[];
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        v_ids := array(
+            select w.id
+              from (
+                  select j.id, j.lease_expires_at, j.attempt, j.max_attempts
+                    from pgq.job_{slot} j
+                   where j.lane = p_lane and j.{key} > coalesce((
+                             select f.base from pgq.floor_{slot} f
+                              where f.lane = p_lane order by f.n desc limit 1
+                         ), 0)
+                   order by j.{key}
+                   limit p_window
+              ) w
+             where w.lease_expires_at <= p_now
+               and (not p_exhausted or w.attempt >= coalesce(w.max_attempts, p_max))
+        );
+        v_ids := array(
+            select j.id
+              from pgq.job_{slot} j
+             where j.lane = p_lane and j.id = any (v_ids) and j.lease_expires_at <= p_now
+             order by j.id limit p_batch for update skip locked
+        );
+    --@ end
+    end case;
+    return v_ids;
+end
+$$;
+comment on function
+    pgq._take_expired(smallint, integer, integer, integer, timestamptz, integer, boolean) is
+'locks up to p_batch jobs of a lane in a slot whose leases have expired, and returns their ids; looks '
+'at the first p_window live jobs (null: all); p_exhausted: takes only those without an attempt left';
+
+create function pgq._park(p_job pgq.job, p_delay interval)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_run_at constant timestamptz := pgq._now() + p_delay;
+begin
+    insert into pgq.job (
+        id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, payload, headers, last_error
+    )
+    select p_job.id, p_job.enqueued_at, p_job.lane, r.parked[cardinality(r.parked)], p_job.attempt,
+           p_job.max_attempts, v_run_at, pgq._us(v_run_at), p_job.payload, p_job.headers,
+           p_job.last_error
+      from pgq.ring r
+     order by r.gen desc
+     limit 1;
+end
+$$;
+comment on function pgq._park(pgq.job, interval) is
+'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled after a delay';
+
+create function pgq._backoff(p_job pgq.job)
+returns interval
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgq.queue;
+    v_tries constant integer := greatest(p_job.attempt - 1, 0);
+    v_seconds double precision;
+begin
+    select q.* into v_queue
+      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
+    v_seconds := extract(epoch from v_queue.backoff_max)::double precision;
+    -- In logarithms first: the power overflows long before attempts run out.
+    if v_queue.backoff_base = '0' then
+        v_seconds := 0;
+    elsif ln(extract(epoch from v_queue.backoff_base)::double precision)
+            + v_tries * ln(v_queue.backoff_factor) < ln(v_seconds)
+    then
+        v_seconds := extract(epoch from v_queue.backoff_base)::double precision
+            * power(v_queue.backoff_factor, v_tries);
+    end if;
+    return make_interval(secs => v_seconds * (0.5 + random() / 2));
+end
+$$;
+comment on function pgq._backoff(pgq.job) is
+'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a random share '
+'between a half and all ("equal jitter")';
+
+create function pgq._put_back(p_job pgq.job, p_delay interval, p_error text, p_retryable boolean)
+returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_max integer;
+begin
+    p_job.last_error := coalesce(p_error, p_job.last_error);
+    select coalesce(p_job.max_attempts, q.max_attempts) into v_max
+      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
+    if p_retryable and p_job.attempt < v_max then
+        perform pgq._park(p_job, coalesce(p_delay, pgq._backoff(p_job)));
+        return 'scheduled';
+    end if;
+    perform pgq._keep(array[p_job], 'dead', null);
+    return 'dead';
+end
+$$;
+comment on function pgq._put_back(pgq.job, interval, text, boolean) is
+'the end of a failed attempt: the next try after p_delay (null: the queue''s backoff), or dead';
+
+create function pgq._expire(p_slot smallint, p_lane integer, p_ids bigint[])
+returns setof bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    for v_job in select r.* from pgq._remove(p_slot, p_lane, p_ids) r loop
+        perform pgq._put_back(
+            v_job, '0',
+            format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at, v_job.attempt,
+                   coalesce(v_job.worker, 'unnamed')),
+            true
+        );
+        return next v_job.id;
+    end loop;
+end
+$$;
+comment on function pgq._expire(smallint, integer, bigint[]) is
+'takes back leases that pgq._take_expired has locked: the job is ready again, or dead';

@@ -1,0 +1,175 @@
+/*
+ * Public: pgq_enqueue, pgq_enqueue_many.
+ *
+ * The transaction id is assigned before an id is drawn: pgq._raise_floor relies on it.
+ */
+
+create function pgq._check_settings_of_job(
+    p_priority integer, p_run_at timestamptz, p_max_attempts integer, p_headers jsonb
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('priority', p_priority is null);
+    if p_priority not between -32768 and 32767 then
+        raise exception '"priority" must be between -32768 and 32767, not %', p_priority
+            using errcode = 'numeric_value_out_of_range';
+    end if;
+    if not isfinite(p_run_at) then
+        raise exception '"run_at" must be finite'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_max_attempts not between 1 and 32767 then
+        raise exception '"max_attempts" must be between 1 and 32767, not %', p_max_attempts
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if jsonb_typeof(p_headers) <> 'object' then
+        raise exception '"headers" must be a JSON object, not %', jsonb_typeof(p_headers)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
+'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
+
+create function pgq._target(
+    p_queue text, p_priority integer, inout p_run_at timestamptz, p_max_attempts integer, p_headers jsonb,
+    out v_lane integer, out v_slot smallint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_queue_id integer;
+    v_parked smallint;
+begin
+    perform pg_current_xact_id();
+    if p_priority is null or p_priority not between -32768 and 32767
+        or p_max_attempts not between 1 and 32767 or p_headers is not null or p_run_at is not null
+    then
+        perform pgq._check_settings_of_job(p_priority, p_run_at, p_max_attempts, p_headers);
+        if p_run_at <= pgq._now() then
+            p_run_at := null;
+        end if;
+    end if;
+    select q.id, l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)]
+      into v_queue_id, v_lane, v_slot, v_parked
+      from pgq.queue q
+      left join lateral (
+              select l.id from pgq.lane l
+               where l.queue_id = q.id and l.priority = p_priority
+               order by l.priority, l.id limit 1
+           ) l on true,
+           lateral (select r.live, r.parked from pgq.ring r order by r.gen desc limit 1) r
+     where q.name = p_queue;
+    if not found then
+        perform pgq._raise_unknown_queue(p_queue);
+    end if;
+    -- An old snapshot may show a queue that has been dropped; locking its row tells (40001).
+    if not pgq._read_committed() then
+        perform from pgq.queue q where q.id = v_queue_id for key share;
+    end if;
+    if v_lane is null then
+        v_lane := pgq._add_lane(v_queue_id, p_priority::smallint);
+    end if;
+    if p_run_at is not null then
+        v_slot := v_parked;
+    end if;
+end
+$$;
+comment on function pgq._target(text, integer, timestamptz, integer, jsonb) is
+'checks what both forms of enqueue share and says where the jobs go; p_run_at comes back null for now';
+
+create function @extschema@.pgq_enqueue(
+    payload jsonb,
+    queue text default 'default',
+    priority integer default 0,
+    run_at timestamptz default null,
+    dedupe_key text default null,
+    group_key text default null,
+    max_attempts integer default null,
+    headers jsonb default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_at record;
+    v_id bigint;
+begin
+    if payload is null or dedupe_key is not null or group_key is not null then
+        perform pgq._check_not_null('payload', payload is null);
+        perform pgq._raise_unsupported(case when dedupe_key is not null then 'dedupe_key' else 'group_key' end);
+    end if;
+    v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
+    insert into pgq.job (
+        id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
+    )
+    values (
+        nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue.max_attempts, v_at.p_run_at,
+        pgq._us(v_at.p_run_at), pgq_enqueue.payload, pgq_enqueue.headers
+    )
+    returning id into v_id;
+    return v_id;
+end
+$$;
+revoke all on function @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb)
+    from public;
+comment on function
+    @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb) is
+'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher first. '
+'run_at: not before then; null or past: now. max_attempts: default the queue''s. headers: a JSON object '
+'that travels with the job. Errors: 42704 unknown queue; 22004 null payload, queue or priority; 22003 '
+'priority; 22023 other values; 0A000 dedupe_key and group_key, which this version does not support.';
+
+create function @extschema@.pgq_enqueue_many(
+    payloads jsonb[],
+    queue text default 'default',
+    priority integer default 0,
+    run_at timestamptz default null,
+    dedupe_keys text[] default null,
+    group_keys text[] default null,
+    max_attempts integer default null,
+    headers jsonb default null
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_at record;
+begin
+    perform pgq._check_not_null('payloads', payloads is null or array_position(payloads, null) is not null);
+    if dedupe_keys is not null or group_keys is not null then
+        perform pgq._raise_unsupported(case when dedupe_keys is not null then 'dedupe_keys' else 'group_keys' end);
+    end if;
+    v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
+    return query
+    insert into pgq.job as j (
+        id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
+    )
+    select nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue_many.max_attempts,
+           v_at.p_run_at, pgq._us(v_at.p_run_at), p.payload, pgq_enqueue_many.headers
+      from unnest(payloads) p (payload)
+    returning j.id;
+end
+$$;
+revoke all on function
+    @extschema@.pgq_enqueue_many(jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb)
+    from public;
+comment on function
+    @extschema@.pgq_enqueue_many(jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb) is
+'Adds one job per payload, with the same settings, and returns their ids in the order of the payloads. '
+'Arguments and errors as in pgq_enqueue; 22004 also for a null element. Nothing is added if one is bad.';

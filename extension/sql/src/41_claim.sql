@@ -1,0 +1,183 @@
+/*
+ * Public: pgq_dequeue, pgq_pop, pgq_claim.
+ */
+
+create function @extschema@.pgq_dequeue(
+    batch integer default 1,
+    timeout interval default '30 seconds',
+    queue text default 'default',
+    worker text default null
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lease_ms integer;
+begin
+    if batch is null or batch < 1 or timeout is null then
+        perform pgq._check_batch('batch', batch);
+        perform pgq._check_not_null('timeout', timeout is null);
+    end if;
+    v_lease_ms := pgq._lease_ms(timeout);
+    return query
+    select g.* from pgq._grab(queue, batch, v_lease_ms, worker, pgq._wants_tick(v_lease_ms)) g;
+end
+$$;
+revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
+comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
+'Claims up to batch jobs of a queue, highest priority first, then in id order, and leases them for timeout '
+'(up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those whose lease has expired. Never waits: '
+'an empty result means that there is nothing to do now. worker: a name for the operator. Errors: 42704 '
+'unknown queue; 22004 null argument; 22023 batch or timeout out of range.';
+
+create function @extschema@.pgq_dequeue(
+    batch integer,
+    timeout interval,
+    queues text[],
+    worker text default null
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lease_ms integer;
+    v_tick boolean;
+    v_queue text;
+    v_left integer := batch;
+    v_count integer;
+begin
+    perform pgq._check_batch('batch', batch);
+    perform pgq._check_not_null('timeout', timeout is null);
+    perform pgq._check_not_null('queues', queues is null or array_position(queues, null) is not null);
+    v_lease_ms := pgq._lease_ms(timeout);
+    v_tick := pgq._wants_tick(v_lease_ms);
+    foreach v_queue in array queues loop
+        perform pgq._queue_id(v_queue);
+    end loop;
+    foreach v_queue in array queues loop
+        exit when v_left = 0;
+        return query select g.* from pgq._grab(v_queue, v_left, v_lease_ms, worker, v_tick) g;
+        get diagnostics v_count = row_count;
+        v_left := v_left - v_count;
+    end loop;
+end
+$$;
+revoke all on function @extschema@.pgq_dequeue(integer, interval, text[], text) from public;
+comment on function @extschema@.pgq_dequeue(integer, interval, text[], text) is
+'Claims up to batch jobs from several queues: all that the first one has, then the second, and so on. '
+'Otherwise as pgq_dequeue of one queue.';
+
+create function @extschema@.pgq_pop(
+    batch integer default 1,
+    queue text default 'default'
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_jobs @extschema@.pgq_job[];
+begin
+    perform pgq._check_batch('batch', batch);
+    -- A claim and its completion in one transaction: nobody else ever sees the lease.
+    v_jobs := array(select g from pgq._grab(queue, batch, 1, null, pgq._wants_tick(null)) g);
+    perform from pgq._complete(
+        array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j), null
+    );
+    return query
+    select j.id, null::bigint, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.payload,
+           j.headers, j.group_key, j.dedupe_key, j.worker, j.enqueued_at, j.run_at, j.claimed_at,
+           null::timestamptz, j.last_error, j.cancel_requested
+      from unnest(v_jobs) j;
+end
+$$;
+revoke all on function @extschema@.pgq_pop(integer, text) from public;
+comment on function @extschema@.pgq_pop(integer, text) is
+'Removes up to batch jobs in the caller''s transaction: done when it commits, back at once when it rolls '
+'back or its connection dies, locked while it is prepared. There is no lease and no receipt (token is null), '
+'and a rolled back try is not counted. The queue''s keep_completed applies. Errors as pgq_dequeue.';
+
+create function pgq._raise_held(p_id bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'job % is held by another consumer', p_id
+        using errcode = 'lock_not_available',
+              hint = 'Try another job, or this one later.';
+end
+$$;
+comment on function pgq._raise_held(bigint) is 'raises 55P03';
+
+create function @extschema@.pgq_claim(
+    id bigint,
+    timeout interval default '30 seconds',
+    worker text default null
+)
+returns @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_lease_ms integer;
+    v_job pgq.job;
+    v_queue pgq.queue;
+    v_result @extschema@.pgq_job;
+begin
+    perform pgq._check_not_null('id', id is null);
+    v_lease_ms := pgq._lease_ms(timeout);
+    perform pgq._check_not_null('timeout', timeout is null);
+    perform pgq._wants_tick(v_lease_ms);
+    v_job := pgq._find(id);
+    if v_job.id is null then
+        raise exception 'there is no live job %', id
+            using errcode = 'no_data_found',
+                  hint = 'It does not exist, or has completed, died or been cancelled.';
+    end if;
+    select q.* into v_queue
+      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
+    if v_job.lease_expires_at > v_now then
+        perform pgq._raise_held(id);
+    end if;
+    if v_job.due > pgq._us(v_now) then
+        raise exception 'job % is scheduled', id
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = format('It is due at %s.', v_job.run_at);
+    end if;
+    if v_queue.paused then
+        raise exception 'job % is in queue "%", which is paused', id, v_queue.name
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Use pgq_resume to let its jobs run.';
+    end if;
+    if v_job.lease_expires_at is not null
+        and v_job.attempt >= coalesce(v_job.max_attempts, v_queue.max_attempts)
+    then
+        raise exception 'job % has no attempt left', id
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'pgq_reclaim or the next maintenance makes it dead; pgq_retry brings it back.';
+    end if;
+    select g.* into v_result
+      from pgq._grab(v_queue.name, 1, v_lease_ms, worker, true, id - 1, id + 1) g;
+    if not found then
+        perform pgq._raise_held(id);
+    end if;
+    return v_result;
+end
+$$;
+revoke all on function @extschema@.pgq_claim(bigint, interval, text) from public;
+comment on function @extschema@.pgq_claim(bigint, interval, text) is
+'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 at '
+'once when another consumer holds it; P0002 unknown or finished; 55000 scheduled, in a paused queue '
+'or without an attempt left; 22004 and 22023 as pgq_dequeue.';

@@ -1,0 +1,156 @@
+/*
+ * Public: pgq_cancel, pgq_retry, pgq_retry_dead, pgq_purge.
+ */
+
+create function @extschema@.pgq_cancel(id bigint)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    perform pgq._check_not_null('id', id is null);
+    v_job := pgq._find(id);
+    if v_job.id is not null then
+        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id);
+    end if;
+    if v_job.id is null or v_job.token is not null then
+        return false;
+    end if;
+    select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+    perform pgq._keep(array[v_job], 'cancelled', null);
+    return true;
+end
+$$;
+revoke all on function @extschema@.pgq_cancel(bigint) from public;
+comment on function @extschema@.pgq_cancel(bigint) is
+'Cancels a ready or scheduled job in the caller''s transaction; it is kept in the archive for the queue''s '
+'keep_dead. false: it is running, finished or unknown. Errors: 22004 null id.';
+
+create function pgq._revive(p_ids bigint[])
+returns setof bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_dead pgq.archive;
+    v_job pgq.job;
+begin
+    for v_dead in
+        delete from pgq.archive a
+         where a.id = any (p_ids) and a.state = 'dead' and a.expires_at > pgq._now()
+        returning a.*
+    loop
+        select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts, v_dead.payload, v_dead.headers,
+               v_dead.last_error
+          into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts, v_job.payload,
+               v_job.headers, v_job.last_error
+          from pgq.queue q
+          join pgq.lane l on l.queue_id = q.id and l.priority = v_dead.priority
+         where q.name = v_dead.queue
+         order by l.id
+         limit 1;
+        perform pgq._park(v_job, '0');
+        return next v_dead.id;
+    end loop;
+end
+$$;
+comment on function pgq._revive(bigint[]) is 'puts dead jobs back as ready with all their attempts; returns the ids';
+
+create function @extschema@.pgq_retry(id bigint)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('id', id is null);
+    perform pgq._revive(array[id]);
+    return found;
+end
+$$;
+revoke all on function @extschema@.pgq_retry(bigint) from public;
+comment on function @extschema@.pgq_retry(bigint) is
+'Makes a dead job ready again, with all its attempts, in the caller''s transaction. false: there is no dead job '
+'of that id. Errors: 22004 null id.';
+
+create function @extschema@.pgq_retry_dead(
+    queue text,
+    max integer default 1000
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_batch('max', max);
+    perform pgq._queue_id(queue);
+    return query
+    select r.*
+      from pgq._revive(array(
+               select a.id
+                 from pgq.archive a
+                where a.queue = pgq_retry_dead.queue and a.state = 'dead' and a.expires_at > pgq._now()
+                order by a.id
+                limit max
+                  for update skip locked
+           )) r
+     order by 1;
+end
+$$;
+revoke all on function @extschema@.pgq_retry_dead(text, integer) from public;
+comment on function @extschema@.pgq_retry_dead(text, integer) is
+'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids. Errors: 42704 unknown '
+'queue; 22004 and 22023 max.';
+
+create function @extschema@.pgq_purge(
+    queue text,
+    states text[] default '{ready,scheduled,waiting}'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_queue_id constant integer := pgq._queue_id(queue);
+    v_state text;
+    v_live bigint;
+    v_dead bigint;
+begin
+    perform pgq._check_not_null('states', states is null or array_position(states, null) is not null);
+    foreach v_state in array states loop
+        if v_state not in ('ready', 'scheduled', 'waiting', 'dead') then
+            raise exception 'jobs in state "%" cannot be purged', v_state
+                using errcode = 'invalid_parameter_value',
+                      hint = 'The states are ready, scheduled, waiting and dead.';
+        end if;
+    end loop;
+    with doomed as (
+        select j.slot, j.lane, j.id
+          from pgq.job j
+         where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
+           and j.token is null
+           and case when j.due > pgq._us(v_now) then 'scheduled' else 'ready' end = any (states)
+           for update skip locked
+    )
+    delete from pgq.job j using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id;
+    get diagnostics v_live = row_count;
+    delete from pgq.archive a where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead';
+    get diagnostics v_dead = row_count;
+    return v_live + v_dead;
+end
+$$;
+revoke all on function @extschema@.pgq_purge(text, text[]) from public;
+comment on function @extschema@.pgq_purge(text, text[]) is
+'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting or dead, and returns their '
+'number. Active jobs stay, and so do jobs that another transaction is about to claim. Errors: 42704 unknown '
+'queue; 22004; 22023 another state.';

@@ -1,0 +1,113 @@
+/*
+ * Maintenance: rotation, expired leases without an attempt left, late commits, retention.
+ *
+ * It runs about once a second in ordinary calls, for all of them together, and on pgq_maintain(). A call
+ * only queues it, as the event of a deferred trigger: it runs at COMMIT, so that no lock that it takes
+ * outlives the commit, whatever the caller's transaction does before. It waits for nothing: rows are
+ * locked with SKIP LOCKED, tables with NOWAIT, and what fails is tried again at the next tick.
+ *
+ * A slot goes free > live > closing > free. It is closed when it seems to hold no job, and claims then pass
+ * it by. At a later tick it is locked in ACCESS EXCLUSIVE mode; no transaction that inserted into it can
+ * be open then. If it is empty in a snapshot taken after the lock, it is truncated; if not, a late commit
+ * has arrived, and it is live again. Nothing else than that look tells that a slot is empty.
+ *
+ * Only READ COMMITTED gives each statement its own snapshot, so nothing is done under other levels.
+ */
+
+create function pgq._size(p_slot smallint)
+returns bigint
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pg_table_size(format('pgq.job_%s', p_slot)::regclass);
+end
+$$;
+comment on function pgq._size(smallint) is 'bytes of a slot, dead versions included';
+
+create function pgq._holds_jobs(p_slot smallint, p_closely boolean)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_found boolean;
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        v_found := case when p_closely then exists (select from pgq.job_{slot}) else exists (
+            select
+              from pgq.lane l
+              left join lateral (
+                      select f.base from pgq.floor_{slot} f
+                       where f.lane = l.id order by f.n desc limit 1
+                   ) f on true,
+                   lateral (
+                      select from pgq.job_{slot} j
+                       where j.lane = l.id and j.{key} > coalesce(f.base, 0) limit 1
+                   ) j
+        ) end;
+    --@ end
+    end case;
+    return v_found;
+end
+$$;
+comment on function pgq._holds_jobs(smallint, boolean) is
+'whether a slot holds jobs; closely: all rows are looked at, not only those above the bases';
+
+create function pgq._truncate(p_slot smallint)
+returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        lock table pgq.job_{slot}, pgq.floor_{slot} in access exclusive mode nowait;
+        if pgq._holds_jobs({slot}::smallint, true) then
+            return 'live';
+        end if;
+        truncate pgq.job_{slot}, pgq.floor_{slot};
+    --@ end
+    end case;
+    return 'free';
+exception
+    -- Somebody has used the table and is not done, or this session has a cursor open on it.
+    when lock_not_available or object_in_use then
+        return 'closing';
+end
+$$;
+comment on function pgq._truncate(smallint) is
+'empties a closing slot and returns what it is then: free, live (it has jobs again), or still closing';
+
+create function pgq._evacuate(p_from smallint, p_to smallint, p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_from
+    --@ each slot
+    when {slot} then
+        with moved as (
+            delete from pgq.job_{slot} j
+             where j.ctid = any (array(select i.ctid from pgq.job_{slot} i limit 1000 for update skip locked))
+            returning j.*
+        )
+        insert into pgq.job (
+            id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
+            lease_expires_at, lease_ms, worker, payload, headers, last_error
+        )
+        select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
+               greatest(m.due, pgq._us(p_now)), m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker,
+               m.payload, m.headers, m.last_error
+          from moved m;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._evacuate(smallint, smallint, timestamptz) is
+'moves 1000 jobs of a slot, leases and all, to a parked slot; each takes its place there as of now';

@@ -1,0 +1,191 @@
+/*
+ * The turn of the ring, the tick, and pgq_maintain.
+ */
+
+create function pgq._turn(
+    p_all smallint[], p_parked smallint, p_now timestamptz, inout p_live smallint[], inout p_closing smallint[]
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot smallint;
+    v_fate text;
+    v_limit constant bigint := coalesce(nullif(current_setting('pgq.slot_size', true), ''), '8388608')::bigint;
+    v_head constant smallint := p_live[cardinality(p_live)];
+begin
+    foreach v_slot in array p_closing loop
+        v_fate := pgq._truncate(v_slot);
+        if v_fate <> 'closing' then
+            p_closing := array_remove(p_closing, v_slot);
+        end if;
+        if v_fate = 'live' then
+            p_live := v_slot || p_live;
+        end if;
+    end loop;
+    -- An enqueue that read the ring before it turned may write a slot that is free by now.
+    foreach v_slot in array p_all loop
+        if v_slot <> all (p_live || p_closing) and pgq._holds_jobs(v_slot, true) then
+            p_live := v_slot || p_live;
+        end if;
+    end loop;
+    foreach v_slot in array p_live loop
+        if v_slot <> v_head and not pgq._holds_jobs(v_slot, false) then
+            p_live := array_remove(p_live, v_slot);
+            p_closing := p_closing || v_slot;
+        end if;
+    end loop;
+    if pgq._size(v_head) < v_limit then
+        return;
+    end if;
+    foreach v_slot in array p_all loop
+        if v_slot <> all (p_live || p_closing) then
+            p_live := p_live || v_slot;
+            return;
+        end if;
+    end loop;
+    -- No slot is free. The oldest is emptied by hand once the head has grown past it: the work is less
+    -- than the garbage that it makes room for, and a backlog stays where it is.
+    if p_live[1] <> v_head and pgq._size(v_head) >= pgq._size(p_live[1]) then
+        perform pgq._evacuate(p_live[1], p_parked, p_now);
+    end if;
+end
+$$;
+comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], smallint[]) is
+'frees, closes and adds slots of one family; the last of p_live is the one that is written. It is left when it '
+'has grown to pgq.slot_size bytes (default 8 MB)';
+
+create function pgq._expire_archive(p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_seconds constant bigint := floor(extract(epoch from p_now))::bigint;
+    v_bucket bigint;
+begin
+    -- In each class the window that passed last; see pgq._archive_bucket.
+    foreach v_bucket in array array[
+        (v_seconds / 600 - 1) % 8,
+        8 + (v_seconds / 10800 - 1) % 10,
+        18 + (v_seconds / 345600 - 1) % 10,
+        28 + (v_seconds / 3456000 - 1) % 11
+    ] loop
+        if pg_relation_size(format('pgq.archive_%s', v_bucket)::regclass) > 0 then
+            begin
+                execute format('lock table pgq.%I in access exclusive mode nowait', 'archive_' || v_bucket);
+                execute format('truncate pgq.%I', 'archive_' || v_bucket);
+            exception when lock_not_available or object_in_use then
+                return;
+            end;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgq._expire_archive(timestamptz) is 'truncates archive partitions whose window has passed';
+
+create function pgq._maintain()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_ring pgq.ring;
+    v_live smallint[];
+    v_slot smallint;
+begin
+    perform from pgq.gate g for update skip locked;
+    if not found then
+        return;
+    end if;
+    delete from pgq.chore c
+     where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
+
+    if pgq._ms(v_now) >= coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0) + 1000 then
+        perform setval('pgq.xid_shifted', pgq._ms(v_now));
+        perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
+        perform setval('pgq.xid_recent', pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
+    end if;
+
+    perform pgq._reclaim(null, 1000, 10000, true);
+
+    select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
+    v_live := v_ring.live;
+    foreach v_slot in array v_ring.parked || v_ring.live loop
+        perform pgq._lower_floors(v_slot, v_now);
+    end loop;
+    select t.p_live, t.p_closing
+      into v_ring.parked, v_ring.parked_closing
+      from pgq._turn(
+               '{4,5}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.parked, v_ring.parked_closing
+           ) t;
+    select t.p_live, t.p_closing
+      into v_ring.live, v_ring.closing
+      from pgq._turn(
+               '{0,1,2,3}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.live, v_ring.closing
+           ) t;
+    foreach v_slot in array v_ring.live loop
+        if v_slot <> all (v_live) then
+            v_ring.firsts[v_slot + 1] := case when v_slot = v_ring.live[cardinality(v_ring.live)]
+                                              then pg_sequence_last_value('pgq.job_id') else 0 end;
+        end if;
+    end loop;
+    insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
+    select r.gen + 1, v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked,
+           v_ring.parked_closing, v_now
+      from pgq.ring r
+     where r.gen = v_ring.gen
+       and (r.live, r.closing, r.parked, r.parked_closing)
+           is distinct from (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing);
+    delete from pgq.ring r where r.gen < v_ring.gen - 100;
+
+    perform pgq._expire_archive(v_now);
+end
+$$;
+comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';
+
+create function pgq._at_commit()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Locks would outlive a PREPARE TRANSACTION, and a SET CONSTRAINTS ... IMMEDIATE in mid-transaction.
+    -- A commit by a Sync message of the extended protocol has no current query.
+    if pgq._read_committed()
+        and coalesce(current_query(), '') !~* '\m(prepare\M.*\mtransaction|constraints)\M'
+    then
+        perform pgq._maintain();
+    end if;
+    return null;
+end
+$$;
+comment on function pgq._at_commit() is 'runs maintenance that was queued in pgq.chore';
+
+create constraint trigger chore_at_commit after insert on pgq.chore
+    deferrable initially deferred
+    for each row execute function pgq._at_commit();
+
+create function @extschema@.pgq_maintain()
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pgq._read_committed() then
+        raise exception 'maintenance needs the isolation level READ COMMITTED'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot must not decide that a slot is empty.';
+    end if;
+    insert into pgq.chore default values;
+end
+$$;
+revoke all on function @extschema@.pgq_maintain() from public;
+comment on function @extschema@.pgq_maintain() is
+'Does at the commit of the caller''s transaction what ordinary calls do about once a second: rotation, reclaim, '
+'retention. For quiet databases, for example from pg_cron; no queue needs it. Errors: 25001 under REPEATABLE READ '
+'and SERIALIZABLE.';
