@@ -1,0 +1,77 @@
+# Every target works for root and for an ordinary user, from any directory, and twice in a row.
+
+PGQ_SETUP_PYTHON ?= python3
+PGQ_VERSIONS     ?= 14 15 16 17 18
+PGQ_PYTHON       := .venv/bin/python
+PGQ_CHECKED      := python/src tests/python tools demo extension/build.py
+PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
+PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
+PGQ_WHEEL        := .venv/pgq.installed
+PGQ_WHEEL_INPUT  := $(wildcard python/*.toml python/*.md) \
+    $(shell find python/src \( -name __pycache__ -o -name '*.egg-info' \) -prune -o -print)
+PG_CONFIG        ?= pg_config
+
+# pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
+# are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path.
+PGQ_PGSPOT       := --no-plpgsql
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo-setup build demo test test-matrix lint format install uninstall \
+    test-docker clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+demo-setup:
+	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py demo
+
+setup: ## fetch everything that tests and checks need
+	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py dev
+
+build: demo-setup $(PGQ_SQL) $(PGQ_WHEEL) ## build the extension script and the Python wheel
+
+$(PGQ_SQL): extension/build.py extension/pgq.control $(wildcard extension/sql/src/*.sql)
+	$(PGQ_SETUP_PYTHON) extension/build.py
+
+$(PGQ_WHEEL): $(PGQ_WHEEL_INPUT)
+	rm -rf dist python/build
+	$(PGQ_PYTHON) -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist ./python
+	$(PGQ_PYTHON) -m pip install -qq --no-deps --no-index --force-reinstall dist/*.whl
+	touch $@
+
+demo: build ## show pgq at work, on a private PostgreSQL
+	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo
+
+test: setup build ## run all tests on PostgreSQL 18 and 16
+	$(PGQ_PYTHON) tools/run_tests.py --version 18 --version 16
+
+test-matrix: setup build ## run all tests on 14 to 18, or on PGQ_VERSIONS="14 15"
+	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_VERSIONS:%=--version %)
+
+lint: setup build ## check style, types, functions and security
+	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)
+	$(PGQ_PYTHON) -m ruff check $(PGQ_CHECKED)
+	$(PGQ_PYTHON) -m mypy $(PGQ_CHECKED)
+	$(PGQ_PYTHON) -m pyright
+	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql
+	$(PGQ_PYTHON) tools/check_plpgsql.py
+	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) $(PGQ_SQL)
+
+format: setup ## format the Python files
+	$(PGQ_PYTHON) -m ruff format $(PGQ_CHECKED)
+	$(PGQ_PYTHON) -m ruff check --fix $(PGQ_CHECKED)
+
+install: $(PGQ_SQL) ## install the extension into the server of PG_CONFIG
+	$(MAKE) -C extension install PG_CONFIG="$(PG_CONFIG)"
+
+uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
+	$(MAKE) -C extension uninstall PG_CONFIG="$(PG_CONFIG)"
+
+test-docker: $(PGQ_SQL) ## run the pgTAP tests in the official image, PG_MAJOR=18
+	docker compose --file docker/compose.yaml run --build --rm pgtap-runner; \
+	status=$$?; docker compose --file docker/compose.yaml down --volumes; exit $$status
+
+clean: ## remove all that the other targets made
+	rm -rf .venv .cache dist python/build python/src/*.egg-info $(PGQ_SQL)
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis

