@@ -1,0 +1,127 @@
+# ruff: noqa: N818 (errors are named for what happened; the base class says that they are errors)
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+
+
+class Error(Exception):
+    """Base of all errors of pgq.
+
+    The message is the server's. `sqlstate` is its five-character code (None where the error was
+    found by the client), `detail` and `hint` are the server's further lines or None. The
+    asyncpg error, if there was one, is `__cause__`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sqlstate: str | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.detail:
+            text += f"\nDETAIL:  {self.detail}"
+        if self.hint:
+            text += f"\nHINT:  {self.hint}"
+        return text
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument is missing, out of range or malformed; nothing was written."""
+
+
+class UnknownQueue(Error):
+    """The queue does not exist."""
+
+
+class QueueExists(Error):
+    """A queue of this name exists already."""
+
+
+class QueueInUse(Error):
+    """The queue still holds jobs and was not dropped."""
+
+
+class UnknownJob(Error):
+    """The job does not exist or has ended."""
+
+
+class JobHeld(Error):
+    """Somebody else holds the job."""
+
+
+class NotClaimable(Error):
+    """The job is scheduled, waiting, or in a paused queue."""
+
+
+class LeaseLost(Error):
+    """The receipt is stale: somebody else may have the job now."""
+
+
+class NotSupported(Error):
+    """The installed version of the extension does not support the argument yet."""
+
+
+class WrongTransaction(Error):
+    """The call is not possible in a transaction of this isolation level."""
+
+
+class SerializationFailure(Error):
+    """The transaction met a concurrent change and has to be run again."""
+
+
+class NotPermitted(Error):
+    """The role may not call the function."""
+
+
+class NotInstalled(Error):
+    """The pgq functions are not in the given schema, or not in search_path."""
+
+
+_BY_SQLSTATE: Final[dict[str, type[Error]]] = {
+    "0A000": NotSupported,
+    "22000": InvalidArgument,  # asyncpg could not encode it
+    "22003": InvalidArgument,
+    "22004": InvalidArgument,
+    "22021": InvalidArgument,  # text with a zero byte
+    "22023": InvalidArgument,
+    "22P02": InvalidArgument,  # text that is not JSON
+    "22P05": InvalidArgument,  # JSON that the server cannot store: \u0000
+    "25001": WrongTransaction,
+    "3F000": NotInstalled,
+    "40001": SerializationFailure,
+    "42501": NotPermitted,
+    "42704": UnknownQueue,
+    "42710": QueueExists,
+    "42883": NotInstalled,
+    "55000": NotClaimable,
+    "55006": QueueInUse,
+    "55P03": JobHeld,
+    "P0002": UnknownJob,
+}
+
+_INSTALL_HINT: Final = (
+    "CREATE EXTENSION pgq in this database, and name its schema: Queue(..., schema=...), "
+    "or add it to search_path."
+)
+
+
+def translate(error: asyncpg.PostgresError) -> Error | None:
+    """Return the pgq error for an error of asyncpg, None where it is not pgq's to explain."""
+    sqlstate: str = error.sqlstate or ""
+    kind = _BY_SQLSTATE.get(sqlstate)
+    if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
+        return None  # the latter has 0A000 too, but is about a changed schema
+    hint = _INSTALL_HINT if kind is NotInstalled else error.hint
+    return kind(str(error.args[0]), sqlstate=sqlstate, detail=error.detail, hint=hint)

@@ -1,0 +1,191 @@
+"""Renews the leases of a worker from a thread of its own, whatever its event loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+
+from pgq._models import Job, Receipt, Token
+from pgq._queue import Queue
+
+Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
+
+_RETRY_SECONDS: Final = 1.0
+_CONNECT_SECONDS: Final = 10.0
+
+log = logging.getLogger("pgq")
+
+
+# asyncpg has no public name for the arguments of a pool; nothing else here relies on these.
+_connect_arguments = attrgetter(
+    "_connect", "_connect_args", "_connect_kwargs", "_connection_class", "_record_class"
+)
+
+
+def connect_like(pool: asyncpg.Pool[Any]) -> Connect:
+    """Return a function that connects as the pool does, but on whichever loop calls it."""
+
+    async def connect() -> asyncpg.Connection[Any]:
+        function, args, kwargs, connection_class, record_class = _connect_arguments(pool)
+        connection: asyncpg.Connection[Any] = await function(
+            *args,
+            loop=asyncio.get_running_loop(),
+            connection_class=connection_class,
+            record_class=record_class,
+            **kwargs,
+        )
+        return connection
+
+    return connect
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    receipt: Receipt
+    every: float  # seconds between two renewals
+    due: float  # of time.monotonic()
+
+
+class Heartbeat:
+    """A table of held leases and the thread that renews them.
+
+    Args:
+        connect: opens the thread's own connection, on the thread's own loop.
+        queue: any queue: heartbeats name the job only. Its pool is not used.
+        tick: seconds between two looks, a third of the shortest lease.
+        on_lost: called in the thread with the token of a lease that is lost.
+    """
+
+    def __init__(
+        self, connect: Connect, queue: Queue, tick: float, on_lost: Callable[[Token], None]
+    ) -> None:
+        self._connect = connect
+        self._queue = queue
+        self._tick = tick
+        self._patience = min(max(tick, 1.0), 10.0)  # seconds for one call
+        self._on_lost = on_lost
+        self._leases: dict[Token, _Lease] = {}
+        self._lock = threading.Lock()
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._stopped = asyncio.Event()  # of the thread's loop
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._main()), name="pgq-heartbeat", daemon=True
+        )
+
+    def hold(self, job: Job, timeout: float) -> None:
+        """Keep the lease of `job`, which lasts `timeout` seconds, from now on."""
+        every = timeout / 3
+        receipt = job.receipt
+        with self._lock:
+            self._leases[receipt.token] = _Lease(receipt, every, time.monotonic() + every)
+
+    def drop(self, token: Token) -> None:
+        """Let a lease go; a renewal under way may still happen."""
+        with self._lock:
+            self._leases.pop(token, None)
+
+    async def start(self) -> None:
+        """Start the thread and wait until it is connected; raises what its connect raised."""
+        self._thread.start()
+        await asyncio.shield(asyncio.wrap_future(self._started))
+
+    async def stop(self) -> None:
+        """End the thread, if it was started."""
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        if self._started.exception() is None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._open()
+        except BaseException as exc:  # noqa: BLE001 it is raised in the other thread
+            self._started.set_exception(exc)
+            return
+        self._started.set_result(None)
+        wait = self._tick
+        while not await self._stops_within(wait):
+            try:
+                await self._beat()
+                wait = self._tick
+            except Exception as exc:  # noqa: BLE001, PERF203 every lease hangs on it
+                log.warning("heartbeat failed, trying again: %r", exc)
+                self._disconnect()
+                wait = min(self._tick, _RETRY_SECONDS)
+        await self._close()
+
+    async def _stops_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def _beat(self) -> None:
+        horizon = time.monotonic() + self._tick / 2
+        with self._lock:
+            due = [lease for lease in self._leases.values() if lease.due <= horizon]
+        if not due:
+            return
+        try:
+            await self._renew(due)
+        except asyncio.TimeoutError:
+            # One of the rows may be locked by a transaction that settles it and stays open.
+            renewed = [await self._renewed_alone(lease) for lease in due]
+            if not any(renewed):
+                raise
+
+    async def _renewed_alone(self, lease: _Lease) -> bool:
+        try:
+            await self._renew([lease])
+        except asyncio.TimeoutError:
+            log.warning("job %d: heartbeat waits for a lock on it", lease.receipt.id)
+            return False
+        return True
+
+    async def _renew(self, leases: Sequence[_Lease]) -> None:
+        connection = await self._open()
+        now = time.monotonic()
+        kept = await asyncio.wait_for(
+            self._queue.heartbeat_many([lease.receipt for lease in leases], connection=connection),
+            self._patience,
+        )
+        # A job that was lost and claimed again here is in the answer for its newest token.
+        newest = dict(sorted(lease.receipt for lease in leases))
+        renewed = {(lease.id, newest[lease.id]) for lease in kept}
+        for lease in leases:
+            lease.due = now + lease.every
+            if lease.receipt not in renewed:
+                self.drop(lease.receipt.token)
+                self._on_lost(lease.receipt.token)
+
+    async def _open(self) -> asyncpg.Connection[Any]:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncio.wait_for(self._connect(), _CONNECT_SECONDS)
+        return self._connection
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(OSError, asyncio.TimeoutError, asyncpg.PostgresError):
+                await self._connection.close(timeout=_RETRY_SECONDS)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None

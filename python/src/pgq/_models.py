@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, NewType, TypeAlias
+
+from pgq._errors import InvalidArgument
+
+JobId = NewType("JobId", int)
+Token = NewType("Token", int)
+
+JobState: TypeAlias = Literal[
+    "ready", "scheduled", "waiting", "active", "completed", "dead", "cancelled"
+]
+FailOutcome: TypeAlias = Literal["scheduled", "dead"]
+
+
+class Receipt(NamedTuple):
+    """What a claim hands out and settling it takes back: the job and the token of this claim."""
+
+    id: JobId
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as the server returned it.
+
+    Times are aware and the server's. `token` is None for a job that was popped.
+    """
+
+    id: JobId
+    token: Token | None
+    queue: str
+    priority: int
+    state: JobState
+    attempt: int
+    max_attempts: int
+    payload: Any
+    headers: dict[str, Any] | None
+    group_key: str | None
+    dedupe_key: str | None
+    worker: str | None
+    enqueued_at: datetime
+    run_at: datetime
+    claimed_at: datetime | None
+    lease_expires_at: datetime | None
+    last_error: str | None
+    cancel_requested: bool
+
+    @property
+    def receipt(self) -> Receipt:
+        """The (id, token) pair of this claim; a popped job has none (`InvalidArgument`)."""
+        if self.token is None:
+            raise InvalidArgument(f"job {self.id} was popped: it has no receipt")
+        return Receipt(self.id, self.token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A renewed lease: when it runs out, and whether somebody asked to cancel the job."""
+
+    id: JobId
+    lease_expires_at: datetime
+    cancel_requested: bool
+
+
+AnyReceipt: TypeAlias = Job | Receipt | tuple[int, int]
+
+
+def receipt_of(receipt: AnyReceipt) -> tuple[int, int]:
+    """Return the (id, token) pair of a job or of a pair."""
+    if isinstance(receipt, Job):
+        return receipt.receipt
+    job_id, token = receipt
+    return job_id, token

@@ -1,0 +1,545 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+import asyncpg.pool
+
+from pgq import _sql
+from pgq._errors import InvalidArgument, translate
+from pgq._models import AnyReceipt, FailOutcome, Job, JobId, JobState, Lease, receipt_of
+
+Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
+Executor: TypeAlias = "asyncpg.Pool[Any] | Connection"
+Dumps: TypeAlias = Callable[[Any], str]
+Loads: TypeAlias = Callable[[str], Any]
+
+DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
+_NOTHING: Final = timedelta(0)
+
+
+class Queue:
+    """One queue, with a method for every function of the extension.
+
+    A method runs one statement. Without `connection` it takes one from the pool and commits;
+    with `connection` it joins the transaction that is open there. Intervals are `timedelta`,
+    times are aware `datetime`. Every method raises `UnknownQueue`, `InvalidArgument`,
+    `NotPermitted` and `NotInstalled` where they apply, and lets errors of the connection and of
+    the server itself pass as asyncpg raises them.
+
+    Args:
+        executor: an asyncpg pool or connection; it needs no codec.
+        name: the queue; "default" exists from the start, others are made by `create`.
+        schema: where the pgq functions are; None (the default) leaves it to search_path.
+        dumps: makes JSON text of payloads, headers and results; `json.dumps` by default.
+        loads: reads JSON text; `json.loads` by default.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        name: str = "default",
+        *,
+        schema: str | None = None,
+        dumps: Dumps = json.dumps,
+        loads: Loads = json.loads,
+    ) -> None:
+        self.name = name
+        self._executor = executor
+        self._schema = schema
+        self._dumps = dumps
+        self._loads = loads
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # Produce
+
+    async def enqueue(
+        self,
+        payload: Any,
+        *,
+        priority: int = 0,
+        run_at: datetime | None = None,
+        dedupe_key: str | None = None,
+        group_key: str | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Connection | None = None,
+    ) -> JobId:
+        """Add a job.
+
+        Args:
+            payload: anything `dumps` takes; None is the JSON null.
+            priority: higher goes first, -32768 to 32767.
+            run_at: not before this time; None means now.
+            dedupe_key: a live job of the queue with this key is returned instead.
+            group_key: jobs of a group run one after the other.
+            max_attempts: tries until the job is dead; None takes the queue's.
+            headers: what goes beside the payload; None for nothing.
+            connection: joins its transaction.
+
+        Returns:
+            The id of the job.
+
+        Raises:
+            NotSupported: the extension is too old for one of the arguments.
+        """
+        job_id: JobId = await self._value(
+            connection,
+            _sql.ENQUEUE,
+            self._dumps(payload),
+            self.name,
+            priority,
+            _aware(run_at),
+            dedupe_key,
+            group_key,
+            max_attempts,
+            self._json(headers),
+        )
+        return job_id
+
+    async def enqueue_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        priority: int = 0,
+        run_at: datetime | None = None,
+        dedupe_keys: Sequence[str] | None = None,
+        group_keys: Sequence[str] | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Add many jobs in one statement.
+
+        Args:
+            payloads: one for each job; the other arguments are as in `enqueue`, for all of them.
+            dedupe_keys: one for each payload.
+            group_keys: one for each payload.
+
+        Returns:
+            The ids, in the order of the payloads.
+        """
+        return await self._column(
+            connection,
+            _sql.ENQUEUE_MANY,
+            [self._dumps(payload) for payload in payloads],
+            self.name,
+            priority,
+            _aware(run_at),
+            dedupe_keys,
+            group_keys,
+            max_attempts,
+            self._json(headers),
+        )
+
+    # Consume
+
+    async def dequeue(
+        self,
+        batch: int = 1,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        *,
+        queues: Sequence[str] | None = None,
+        worker: str | None = None,
+        connection: Connection | None = None,
+    ) -> list[Job]:
+        """Claim jobs, fresh ones and those whose lease has expired, and never wait for others.
+
+        Args:
+            batch: the most jobs to claim.
+            timeout: the lease: a job not settled or renewed in that time may be claimed again.
+            queues: claim from these instead of this queue, the first ones first.
+            worker: a name for the claimer, to be seen by operators.
+            connection: joins its transaction.
+
+        Returns:
+            The claimed jobs, highest priority first, then oldest first.
+        """
+        if queues is None:
+            return await self._jobs(connection, _sql.DEQUEUE, batch, timeout, self.name, worker)
+        return await self._jobs(connection, _sql.DEQUEUE_FROM, batch, timeout, queues, worker)
+
+    async def heartbeat(
+        self,
+        receipt: AnyReceipt,
+        timeout: timedelta | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> datetime | None:
+        """Renew a lease.
+
+        Args:
+            receipt: the job, or its (id, token).
+            timeout: the new lease from now on; None renews for as long as it was claimed for.
+
+        Returns:
+            When the lease runs out now; None if it is lost.
+        """
+        value: datetime | None = await self._value(
+            connection, _sql.HEARTBEAT, *receipt_of(receipt), timeout
+        )
+        return value
+
+    async def heartbeat_many(
+        self,
+        receipts: Iterable[AnyReceipt],
+        timeout: timedelta | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> list[Lease]:
+        """Renew many leases in one statement.
+
+        Args:
+            receipts: jobs, or their (id, token) pairs.
+            timeout: as in `heartbeat`, for all of them.
+
+        Returns:
+            The renewed leases; those that are missing are lost.
+        """
+        ids, tokens = _columns(receipts)
+        rows = await self._fetch(connection, _sql.HEARTBEAT_MANY, ids, tokens, timeout)
+        return [Lease(**dict(row.items())) for row in rows]
+
+    async def complete(
+        self, receipt: AnyReceipt, result: Any = None, *, connection: Connection | None = None
+    ) -> bool:
+        """End a job with success.
+
+        In the transaction that writes the job's effects (`connection`) it makes them happen
+        exactly once: roll back when it returns False.
+
+        Args:
+            receipt: the job, or its (id, token).
+            result: anything `dumps` takes, kept with the finished job; None for none.
+
+        Returns:
+            False if the lease is lost.
+        """
+        value: bool = await self._value(
+            connection, _sql.COMPLETE, *receipt_of(receipt), self._json(result)
+        )
+        return value
+
+    async def complete_many(
+        self, receipts: Iterable[AnyReceipt], *, connection: Connection | None = None
+    ) -> list[JobId]:
+        """End many jobs with success in one statement.
+
+        Args:
+            receipts: jobs, or their (id, token) pairs.
+
+        Returns:
+            The ids of the completed jobs; the leases of those that are missing are lost.
+        """
+        return await self._column(connection, _sql.COMPLETE_MANY, *_columns(receipts))
+
+    async def fail(
+        self,
+        receipt: AnyReceipt,
+        error: str | None = None,
+        *,
+        retry_in: timedelta | None = None,
+        retryable: bool = True,
+        connection: Connection | None = None,
+    ) -> FailOutcome | None:
+        """End a try of a job without success.
+
+        Args:
+            receipt: the job, or its (id, token).
+            error: what went wrong, kept as `last_error`.
+            retry_in: when to try again; None backs off as the queue is configured.
+            retryable: False gives the job up at once.
+
+        Returns:
+            "scheduled" for the next try, "dead" after the last; None if the lease is lost.
+        """
+        value: FailOutcome | None = await self._value(
+            connection, _sql.FAIL, *receipt_of(receipt), error, retry_in, retryable
+        )
+        return value
+
+    async def release(
+        self,
+        receipt: AnyReceipt,
+        delay: timedelta = _NOTHING,
+        *,
+        connection: Connection | None = None,
+    ) -> bool:
+        """Give a job back as if it had not been claimed: the attempt does not count.
+
+        Args:
+            receipt: the job, or its (id, token).
+            delay: not to be claimed again before; by default at once.
+
+        Returns:
+            False if the lease is lost.
+        """
+        value: bool = await self._value(connection, _sql.RELEASE, *receipt_of(receipt), delay)
+        return value
+
+    async def reclaim(
+        self,
+        max: int = 1000,  # noqa: A002 the function's own argument name
+        *,
+        all_queues: bool = False,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Take expired leases back now; `dequeue` does it by itself.
+
+        Args:
+            max: the most leases to take back.
+            all_queues: of every queue instead of this one.
+
+        Returns:
+            The ids of the jobs that are ready again, or dead after their last attempt.
+        """
+        return await self._column(connection, _sql.RECLAIM, None if all_queues else self.name, max)
+
+    async def pop(self, batch: int = 1, *, connection: Connection | None = None) -> list[Job]:
+        """Remove jobs, for good when the transaction commits.
+
+        A rollback or a lost connection brings them back. Without `connection` they are gone
+        when the method returns.
+
+        Args:
+            batch: the most jobs to remove.
+            connection: joins its transaction.
+
+        Returns:
+            The removed jobs.
+        """
+        return await self._jobs(connection, _sql.POP, batch, self.name)
+
+    async def claim(
+        self,
+        job_id: int,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        *,
+        worker: str | None = None,
+        connection: Connection | None = None,
+    ) -> Job:
+        """Claim one given job, of whichever queue, or fail at once.
+
+        Args:
+            job_id: the job.
+            timeout: the lease, as in `dequeue`.
+            worker: a name for the claimer.
+
+        Returns:
+            The claimed job.
+
+        Raises:
+            JobHeld: somebody else holds it.
+            NotClaimable: it is scheduled, waiting, or in a paused queue.
+            UnknownJob: it does not exist or has ended.
+        """
+        return (await self._jobs(connection, _sql.CLAIM, job_id, timeout, worker))[0]
+
+    # Operate
+
+    async def create(
+        self,
+        *,
+        max_attempts: int = 20,
+        backoff_base: timedelta = timedelta(seconds=1),
+        backoff_factor: float = 2,
+        backoff_max: timedelta = timedelta(hours=1),
+        keep_completed: timedelta = timedelta(days=1),
+        keep_dead: timedelta = timedelta(days=30),
+        max_active: int = 0,
+        connection: Connection | None = None,
+    ) -> None:
+        """Create the queue.
+
+        Args:
+            max_attempts: tries until a job is dead.
+            backoff_base: the wait after the first failed try.
+            backoff_factor: by which the wait grows with every try.
+            backoff_max: the longest wait.
+            keep_completed: how long finished jobs are kept; zero keeps none.
+            keep_dead: how long dead jobs are kept.
+            max_active: the most jobs at work at the same time; 0 for no limit.
+
+        Raises:
+            QueueExists: there is one of this name.
+        """
+        await self._value(
+            connection,
+            _sql.CREATE_QUEUE,
+            self.name,
+            max_attempts,
+            backoff_base,
+            backoff_factor,
+            backoff_max,
+            keep_completed,
+            keep_dead,
+            max_active,
+        )
+
+    async def configure(
+        self,
+        *,
+        max_attempts: int | None = None,
+        backoff_base: timedelta | None = None,
+        backoff_factor: float | None = None,
+        backoff_max: timedelta | None = None,
+        keep_completed: timedelta | None = None,
+        keep_dead: timedelta | None = None,
+        max_active: int | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        """Change settings of the queue: the arguments of `create`, None leaves one as it is."""
+        await self._value(
+            connection,
+            _sql.CONFIGURE_QUEUE,
+            self.name,
+            max_attempts,
+            backoff_base,
+            backoff_factor,
+            backoff_max,
+            keep_completed,
+            keep_dead,
+            max_active,
+        )
+
+    async def drop(self, *, force: bool = False, connection: Connection | None = None) -> None:
+        """Drop the queue.
+
+        Args:
+            force: drop its live and dead jobs with it.
+
+        Raises:
+            QueueInUse: it holds jobs, and `force` is False.
+        """
+        await self._value(connection, _sql.DROP_QUEUE, self.name, force)
+
+    async def pause(self, *, connection: Connection | None = None) -> None:
+        """Hand out no more jobs of the queue; those at work go on."""
+        await self._value(connection, _sql.PAUSE, self.name)
+
+    async def resume(self, *, connection: Connection | None = None) -> None:
+        """Hand out jobs of the queue again."""
+        await self._value(connection, _sql.RESUME, self.name)
+
+    async def purge(
+        self,
+        states: Sequence[JobState] = ("ready", "scheduled", "waiting"),
+        *,
+        connection: Connection | None = None,
+    ) -> int:
+        """Delete the jobs of the queue that are in one of the given states.
+
+        Args:
+            states: "dead" may be named too; active jobs never go.
+
+        Returns:
+            How many were deleted.
+        """
+        value: int = await self._value(connection, _sql.PURGE, self.name, states)
+        return value
+
+    async def cancel(self, job_id: int, *, connection: Connection | None = None) -> bool:
+        """Cancel a job that is not at work.
+
+        Args:
+            job_id: the job, of whichever queue.
+
+        Returns:
+            False if there was nothing to cancel.
+        """
+        value: bool = await self._value(connection, _sql.CANCEL, job_id)
+        return value
+
+    async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:
+        """Make a dead job ready again.
+
+        Args:
+            job_id: the job, of whichever queue.
+
+        Returns:
+            False if there is no such dead job.
+        """
+        value: bool = await self._value(connection, _sql.RETRY, job_id)
+        return value
+
+    async def retry_dead(
+        self,
+        max: int = 1000,  # noqa: A002 the function's own argument name
+        *,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Make the dead jobs of the queue ready again.
+
+        Args:
+            max: the most jobs.
+
+        Returns:
+            Their ids.
+        """
+        return await self._column(connection, _sql.RETRY_DEAD, self.name, max)
+
+    async def maintain(self, *, connection: Connection | None = None) -> None:
+        """Do the extension's maintenance now; ordinary calls do it by themselves.
+
+        Raises:
+            WrongTransaction: the transaction is not READ COMMITTED.
+        """
+        await self._value(connection, _sql.MAINTAIN)
+
+    async def version(self, *, connection: Connection | None = None) -> str:
+        """Return the version of the installed extension."""
+        value: str = await self._value(connection, _sql.VERSION)
+        return value
+
+    # One way to the server
+
+    async def _fetch(
+        self, connection: Connection | None, statement: str, *args: object
+    ) -> list[asyncpg.Record]:
+        executor = self._executor if connection is None else connection
+        try:
+            return await executor.fetch(_sql.in_schema(statement, self._schema), *args)
+        except asyncpg.PostgresError as exc:
+            error = translate(exc)
+            if error is None:
+                raise
+            raise error from exc
+
+    async def _value(self, connection: Connection | None, statement: str, *args: object) -> Any:
+        return (await self._fetch(connection, statement, *args))[0][0]
+
+    async def _column(
+        self, connection: Connection | None, statement: str, *args: object
+    ) -> list[JobId]:
+        return [row["id"] for row in await self._fetch(connection, statement, *args)]
+
+    async def _jobs(
+        self, connection: Connection | None, statement: str, *args: object
+    ) -> list[Job]:
+        return [self._job(row) for row in await self._fetch(connection, statement, *args)]
+
+    def _job(self, row: asyncpg.Record) -> Job:
+        columns = dict(row.items())
+        columns["payload"] = self._loads(columns["payload"])
+        if columns["headers"] is not None:
+            columns["headers"] = self._loads(columns["headers"])
+        return Job(**columns)
+
+    def _json(self, value: Any) -> str | None:
+        return None if value is None else self._dumps(value)
+
+
+def _aware(time: datetime | None) -> datetime | None:
+    if time is not None and time.utcoffset() is None:
+        raise InvalidArgument("run_at has no time zone: a naive datetime is not a time")
+    return time
+
+
+def _columns(receipts: Iterable[AnyReceipt]) -> tuple[list[int], list[int]]:
+    pairs = [receipt_of(receipt) for receipt in receipts]
+    return [job_id for job_id, _ in pairs], [token for _, token in pairs]

@@ -1,0 +1,98 @@
+"""Every SQL statement of the package; `@` stands for the schema of the pgq functions.
+
+JSON travels as text and is cast by the server, so that the statements give the same result on
+a connection with no json codec, with pgq's or with the caller's own. Arguments are named: the
+names are API, and defaulted arguments may be added to a function later.
+"""
+
+from functools import lru_cache
+
+_JOB = """
+    select id, token, queue, priority, state, attempt, max_attempts, payload::text as payload,
+           headers::text as headers, group_key, dedupe_key, worker, enqueued_at, run_at,
+           claimed_at, lease_expires_at, last_error, cancel_requested
+      from """
+
+ENQUEUE = """
+    select @pgq_enqueue(
+        payload => $1::text::jsonb, queue => $2::text, priority => $3::integer,
+        run_at => $4::timestamptz, dedupe_key => $5::text, group_key => $6::text,
+        max_attempts => $7::integer, headers => $8::text::jsonb)"""
+
+ENQUEUE_MANY = """
+    select id from @pgq_enqueue_many(
+        payloads => $1::text[]::jsonb[], queue => $2::text, priority => $3::integer,
+        run_at => $4::timestamptz, dedupe_keys => $5::text[], group_keys => $6::text[],
+        max_attempts => $7::integer, headers => $8::text::jsonb) as id"""
+
+DEQUEUE = (
+    _JOB
+    + """@pgq_dequeue(
+        batch => $1::integer, timeout => $2::interval, queue => $3::text, worker => $4::text)"""
+)
+
+DEQUEUE_FROM = (
+    _JOB
+    + """@pgq_dequeue(
+        batch => $1::integer, timeout => $2::interval, queues => $3::text[], worker => $4::text)"""
+)
+
+HEARTBEAT = """
+    select @pgq_heartbeat(id => $1::bigint, token => $2::bigint, timeout => $3::interval)"""
+
+HEARTBEAT_MANY = """
+    select id, lease_expires_at, cancel_requested from @pgq_heartbeat(
+        ids => $1::bigint[], tokens => $2::bigint[], timeout => $3::interval)"""
+
+COMPLETE = """
+    select @pgq_complete(id => $1::bigint, token => $2::bigint, result => $3::text::jsonb)"""
+
+COMPLETE_MANY = """
+    select id from @pgq_complete(ids => $1::bigint[], tokens => $2::bigint[]) as id"""
+
+FAIL = """
+    select @pgq_fail(id => $1::bigint, token => $2::bigint, error => $3::text,
+                     retry_in => $4::interval, retryable => $5::boolean)"""
+
+RELEASE = """
+    select @pgq_release(id => $1::bigint, token => $2::bigint, delay => $3::interval)"""
+
+RECLAIM = """
+    select id from @pgq_reclaim(queue => $1::text, max => $2::integer) as id"""
+
+POP = _JOB + """@pgq_pop(batch => $1::integer, queue => $2::text)"""
+
+CLAIM = (
+    _JOB
+    + """@pgq_claim(
+        id => $1::bigint, timeout => $2::interval, worker => $3::text)"""
+)
+
+CREATE_QUEUE = """
+    select @pgq_create_queue(
+        name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
+        backoff_factor => $4::double precision, backoff_max => $5::interval,
+        keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer)"""
+
+CONFIGURE_QUEUE = """
+    select @pgq_configure_queue(
+        name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
+        backoff_factor => $4::double precision, backoff_max => $5::interval,
+        keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer)"""
+
+DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
+PAUSE = "select @pgq_pause(queue => $1::text)"
+RESUME = "select @pgq_resume(queue => $1::text)"
+PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[])"
+CANCEL = "select @pgq_cancel(id => $1::bigint)"
+RETRY = "select @pgq_retry(id => $1::bigint)"
+RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
+MAINTAIN = "select @pgq_maintain()"
+VERSION = "select @pgq_version()"
+
+
+@lru_cache(maxsize=256)
+def in_schema(statement: str, schema: str | None) -> str:
+    """Return `statement` with its functions qualified, or left to search_path for None."""
+    prefix = "" if schema is None else '"' + schema.replace('"', '""') + '".'
+    return statement.replace("@", prefix)

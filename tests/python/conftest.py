@@ -1,0 +1,67 @@
+"""A private server for the session, and a database of its own for every test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeAlias
+
+import asyncpg
+import pgq
+import pytest
+import pytest_asyncio
+from pgserver import Server
+
+Connection: TypeAlias = "asyncpg.Connection[Any]"
+
+TEMPLATE = "pgq_template"
+INSTALL = "create extension pgq"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A private server whose template database has the extension."""
+    version = os.environ.get("PGQ_TEST_VERSION")
+    with Server(int(version) if version else None, {"fsync": "off"}) as server:
+        server.psql(f"create database {TEMPLATE}")
+        server.psql(INSTALL, database=TEMPLATE)
+        yield server
+
+
+@pytest.fixture
+def dsn(server: Server) -> Iterator[dict[str, Any]]:
+    """Connection arguments of a fresh database with the extension."""
+    name = f"test_{next(_numbers)}"
+    server.psql(f"create database {name} template {TEMPLATE}")
+    yield {
+        "host": server.host,
+        "port": server.port,
+        "user": server.user,
+        "password": server.password,
+        "database": name,
+    }
+    server.psql(f"drop database {name} with (force)")
+
+
+@pytest_asyncio.fixture
+async def pool(dsn: dict[str, Any]) -> AsyncIterator[asyncpg.Pool[Any]]:
+    """A pool of that database, without any codec."""
+    async with asyncpg.create_pool(**dsn, min_size=0, max_size=10) as pool:
+        yield pool
+
+
+@pytest_asyncio.fixture
+async def connection(dsn: dict[str, Any]) -> AsyncIterator[Connection]:
+    """A connection of its own to that database."""
+    connection: Connection = await asyncpg.connect(**dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def queue(pool: asyncpg.Pool[Any]) -> pgq.Queue:
+    """The queue that is there from the start."""
+    return pgq.Queue(pool)

@@ -1,0 +1,245 @@
+"""Every error of the contract: its SQLSTATE, its class, and that nothing was written."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pgq
+import pytest
+from pgq._errors import translate
+
+if TYPE_CHECKING:
+    from pgserver import Server
+
+NO_TIME = timedelta(0)
+FOR_EVER = timedelta.max
+NEGATIVE = timedelta(seconds=-1)
+Call = Callable[[pgq.Queue], Awaitable[Any]]
+
+
+NULL: Any = None
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    sqlstate: str
+    error: type[pgq.Error]
+    call: Call
+
+
+async def claim_held(queue: pgq.Queue) -> None:
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    await queue.claim(job.id)
+
+
+async def claim_finished(queue: pgq.Queue) -> None:
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    await queue.complete(job)
+    await queue.claim(job.id)
+
+
+async def claim_scheduled(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1, run_at=datetime.now(timezone.utc) + timedelta(days=1))
+    await queue.claim(job_id)
+
+
+async def claim_paused(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1)
+    await queue.pause()
+    await queue.claim(job_id)
+
+
+async def drop_in_use(queue: pgq.Queue) -> None:
+    await queue.enqueue(1)
+    await queue.drop()
+
+
+async def drop_with_dead(queue: pgq.Queue) -> None:
+    await queue.enqueue(1, max_attempts=1)
+    (job,) = await queue.dequeue()
+    await queue.fail(job)
+    await queue.drop()
+
+
+CASES = [
+    Case("create twice", "42710", pgq.QueueExists, lambda q: q.create()),
+    Case("drop in use", "55006", pgq.QueueInUse, drop_in_use),
+    Case("drop with dead jobs", "55006", pgq.QueueInUse, drop_with_dead),
+    Case("claim held", "55P03", pgq.JobHeld, claim_held),
+    Case("claim finished", "P0002", pgq.UnknownJob, claim_finished),
+    Case("claim unknown", "P0002", pgq.UnknownJob, lambda q: q.claim(987654321)),
+    Case("claim scheduled", "55000", pgq.NotClaimable, claim_scheduled),
+    Case("claim paused", "55000", pgq.NotClaimable, claim_paused),
+    Case("dedupe_key", "0A000", pgq.NotSupported, lambda q: q.enqueue(1, dedupe_key="k")),
+    Case("group_key", "0A000", pgq.NotSupported, lambda q: q.enqueue(1, group_key="k")),
+    Case(
+        "dedupe_keys", "0A000", pgq.NotSupported, lambda q: q.enqueue_many([1], dedupe_keys=["k"])
+    ),
+    Case("group_keys", "0A000", pgq.NotSupported, lambda q: q.enqueue_many([1], group_keys=["k"])),
+    Case("priority", "22003", pgq.InvalidArgument, lambda q: q.enqueue(1, priority=32768)),
+    Case(
+        "priorities", "22003", pgq.InvalidArgument, lambda q: q.enqueue_many([1], priority=-32769)
+    ),
+    Case("batch", "22023", pgq.InvalidArgument, lambda q: q.dequeue(0)),
+    Case(
+        "batch of several", "22023", pgq.InvalidArgument, lambda q: q.dequeue(0, queues=["default"])
+    ),
+    Case("batch of pop", "22023", pgq.InvalidArgument, lambda q: q.pop(0)),
+    Case("timeout", "22023", pgq.InvalidArgument, lambda q: q.dequeue(1, NO_TIME)),
+    Case("timeout for ever", "22023", pgq.InvalidArgument, lambda q: q.dequeue(1, FOR_EVER)),
+    Case("timeout of claim", "22023", pgq.InvalidArgument, lambda q: q.claim(1, NO_TIME)),
+    Case(
+        "timeout of heartbeat", "22023", pgq.InvalidArgument, lambda q: q.heartbeat((1, 1), NO_TIME)
+    ),
+    Case("timeouts", "22023", pgq.InvalidArgument, lambda q: q.heartbeat_many([(1, 1)], NEGATIVE)),
+    Case("delay", "22023", pgq.InvalidArgument, lambda q: q.release((1, 1), NEGATIVE)),
+    Case("retry_in", "22023", pgq.InvalidArgument, lambda q: q.fail((1, 1), retry_in=NEGATIVE)),
+    Case("state", "22023", pgq.InvalidArgument, lambda q: q.purge(["active"])),
+    Case("null queue", "22004", pgq.InvalidArgument, lambda q: q.dequeue(queues=[NULL])),
+    Case("null id", "22004", pgq.InvalidArgument, lambda q: q.cancel(NULL)),
+    Case("null token", "22004", pgq.InvalidArgument, lambda q: q.complete((1, NULL))),
+    Case(
+        "null in ids", "22004", pgq.InvalidArgument, lambda q: q.complete_many([(1, 1), (NULL, 1)])
+    ),
+    Case("null in tokens", "22004", pgq.InvalidArgument, lambda q: q.heartbeat_many([(1, NULL)])),
+    Case("zero byte", "22021", pgq.InvalidArgument, lambda q: q.fail((1, 1), "\0")),
+    Case("not storable", "22P05", pgq.InvalidArgument, lambda q: q.enqueue("\0")),
+    Case("not JSON", "22P02", pgq.InvalidArgument, lambda q: q.enqueue(float("nan"))),
+]
+
+ON_UNKNOWN_QUEUE: dict[str, Call] = {
+    "enqueue": lambda q: q.enqueue(1),
+    "enqueue_many": lambda q: q.enqueue_many([1]),
+    "enqueue_many of nothing": lambda q: q.enqueue_many([]),
+    "dequeue": lambda q: q.dequeue(),
+    "dequeue of several": lambda q: q.dequeue(queues=["default", q.name]),
+    "reclaim": lambda q: q.reclaim(),
+    "pop": lambda q: q.pop(),
+    "configure": lambda q: q.configure(),
+    "drop": lambda q: q.drop(),
+    "drop by force": lambda q: q.drop(force=True),
+    "pause": lambda q: q.pause(),
+    "resume": lambda q: q.resume(),
+    "purge": lambda q: q.purge(),
+    "retry_dead": lambda q: q.retry_dead(),
+}
+
+
+async def raised(call: Awaitable[Any]) -> pgq.Error:
+    with pytest.raises(pgq.Error) as info:
+        await call
+    error = info.value
+    assert isinstance(error.__cause__, asyncpg.PostgresError)
+    assert error.__cause__.sqlstate == error.sqlstate
+    return error
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_an_error_has_the_class_of_its_sqlstate(queue: pgq.Queue, case: Case) -> None:
+    error = await raised(case.call(queue))
+    assert (error.sqlstate, type(error)) == (case.sqlstate, case.error)
+
+
+@pytest.mark.parametrize("name", ON_UNKNOWN_QUEUE)
+async def test_an_unknown_queue_is_an_error_everywhere(pool: asyncpg.Pool[Any], name: str) -> None:
+    error = await raised(ON_UNKNOWN_QUEUE[name](pgq.Queue(pool, "nowhere")))
+    assert (error.sqlstate, type(error)) == ("42704", pgq.UnknownQueue)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201])
+async def test_a_queue_name_has_1_to_200_characters(pool: asyncpg.Pool[Any], name: str) -> None:
+    error = await raised(pgq.Queue(pool, name).create())
+    assert (error.sqlstate, type(error)) == ("22023", pgq.InvalidArgument)
+
+
+async def test_maintain_refuses_a_transaction_with_an_old_snapshot(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    async with pool.acquire() as connection:
+        for isolation in ("repeatable_read", "serializable"):
+            transaction = connection.transaction(isolation=isolation)
+            await transaction.start()
+            with pytest.raises(pgq.WrongTransaction) as info:
+                await queue.maintain(connection=connection)
+            assert info.value.sqlstate == "25001"
+            await transaction.rollback()
+
+
+async def test_a_conflict_under_repeatable_read_is_a_serialization_failure(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    async with pool.acquire() as connection:
+        transaction = connection.transaction(isolation="repeatable_read")
+        await transaction.start()
+        assert await connection.fetchval("select 1") == 1  # the snapshot
+        assert await queue.heartbeat(job) is not None
+        with pytest.raises(pgq.SerializationFailure) as info:
+            await queue.complete(job, connection=connection)
+        assert info.value.sqlstate == "40001"
+        await transaction.rollback()
+    assert await queue.complete(job)
+
+
+async def test_a_role_without_rights_is_not_permitted(
+    dsn: dict[str, Any], pool: asyncpg.Pool[Any]
+) -> None:
+    async with pool.acquire() as connection:
+        await connection.execute("set role pg_monitor")
+        with pytest.raises(pgq.NotPermitted) as info:
+            await pgq.Queue(connection).enqueue(1)
+        assert info.value.sqlstate == "42501"
+
+
+async def test_a_database_without_the_extension_is_told(
+    server: Server, dsn: dict[str, Any], connection: asyncpg.Connection[Any]
+) -> None:
+    server.psql("drop extension pgq", database=dsn["database"])
+    for queue in (pgq.Queue(connection), pgq.Queue(connection, schema="no such schema")):
+        with pytest.raises(pgq.NotInstalled) as info:
+            await queue.enqueue(1)
+        assert info.value.hint is not None
+        assert "CREATE EXTENSION pgq" in info.value.hint
+    await connection.close()
+
+
+async def test_an_unknown_queue_hints_at_creating_it(pool: asyncpg.Pool[Any]) -> None:
+    with pytest.raises(pgq.UnknownQueue) as info:
+        await pgq.Queue(pool, "nowhere").enqueue(1)
+    assert info.value.hint is not None
+    assert "pgq_create_queue" in info.value.hint
+    assert info.value.hint in str(info.value)
+    copy = pickle.loads(pickle.dumps(info.value))
+    assert (type(copy), str(copy)) == (pgq.UnknownQueue, str(info.value))
+
+
+async def test_arguments_that_cannot_be_sent_are_invalid_too(queue: pgq.Queue) -> None:
+    with pytest.raises(pgq.InvalidArgument) as info:
+        await queue.enqueue(1, priority=2**40)
+    assert info.value.sqlstate == "22000"
+
+
+async def test_nothing_was_written_by_a_refused_call(queue: pgq.Queue) -> None:
+    for priority in (32768, 2**40):
+        with pytest.raises(pgq.InvalidArgument):
+            await queue.enqueue_many([1, 2], priority=priority)
+    assert await queue.dequeue(10) == []
+
+
+async def test_errors_that_are_not_of_pgq_pass(connection: asyncpg.Connection[Any]) -> None:
+    await connection.close()
+    with pytest.raises(asyncpg.InterfaceError):
+        await pgq.Queue(connection).enqueue(1)
+    assert translate(asyncpg.QueryCanceledError("x")) is None
+    assert translate(asyncpg.UnknownPostgresError("x")) is None
+    assert translate(asyncpg.InvalidCachedStatementError("x")) is None
+    assert type(translate(asyncpg.FeatureNotSupportedError("x"))) is pgq.NotSupported

@@ -1,0 +1,384 @@
+"""Every method of Queue against the functions it stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pgq
+import pytest
+from pgq import _sql
+
+if TYPE_CHECKING:
+    from pgserver import Server
+
+AWKWARD = [
+    None,
+    True,
+    0,
+    -1.5,
+    "",
+    'quote " backslash \\ brace { comma , null NULL',
+    "smörgåsbord \U0001f99c",
+    [],
+    [None, [1]],
+    {},
+    {"a": {"b": [1, "2", None]}},
+]
+NAMES = ["emails", "Q\"uo'te $1 %s", "Ünï \U0001f99c", "x" * 200]
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+async def test_job_has_the_columns_of_the_claim(queue: pgq.Queue) -> None:
+    before = now() - timedelta(seconds=60)
+    job_id = await queue.enqueue({"n": 1}, priority=7, max_attempts=3, headers={"trace": "abc"})
+    (job,) = await queue.dequeue(5, timedelta(seconds=10), worker="me")
+    assert (job.id, job.queue, job.priority, job.state) == (job_id, "default", 7, "active")
+    assert (job.attempt, job.max_attempts, job.worker) == (1, 3, "me")
+    assert (job.payload, job.headers) == ({"n": 1}, {"trace": "abc"})
+    assert (job.group_key, job.dedupe_key, job.last_error) == (None, None, None)
+    assert not job.cancel_requested
+    assert job.claimed_at is not None
+    assert job.lease_expires_at is not None
+    assert before < job.enqueued_at <= job.claimed_at
+    assert job.lease_expires_at - job.claimed_at == timedelta(seconds=10)
+    assert job.run_at.tzinfo is not None
+    assert job.receipt == (job.id, job.token)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        job.payload = 2  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
+async def test_payloads_pass_whatever_codec_the_connection_has(
+    connection: asyncpg.Connection[Any], codec: str
+) -> None:
+    if codec == "registered":
+        await pgq.register(connection)
+    if codec == "foreign":
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(
+                name, schema="pg_catalog", encoder=lambda _: "0", decoder=lambda _: "foreign"
+            )
+    queue = pgq.Queue(connection)
+    ids = [await queue.enqueue(value, headers={"is": value}) for value in AWKWARD]
+    ids += await queue.enqueue_many(AWKWARD, headers={"all": 1})
+    jobs = await queue.dequeue(100)
+    assert [job.id for job in jobs] == ids == sorted(ids)
+    assert [job.payload for job in jobs] == AWKWARD * 2
+    assert [job.headers for job in jobs] == [{"is": value} for value in AWKWARD] + [
+        {"all": 1}
+    ] * len(AWKWARD)
+    await connection.close()
+
+
+async def test_register_decodes_the_callers_own_jsonb(dsn: dict[str, Any]) -> None:
+    async with asyncpg.create_pool(**dsn, min_size=0, init=pgq.register) as pool:
+        assert await pool.fetchval("select $1::jsonb", {"a": [1]}) == {"a": [1]}
+        assert await pool.fetchval("select $1::json", [None]) == [None]
+
+
+async def test_own_json_functions_write_and_read_payloads(pool: asyncpg.Pool[Any]) -> None:
+    queue = pgq.Queue(pool, dumps=lambda value: json.dumps([value]), loads=lambda text: (text,))
+    await queue.enqueue("a")
+    assert (await queue.pop())[0].payload == ('["a"]',)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_queue_name_may_be_any_text(pool: asyncpg.Pool[Any], name: str) -> None:
+    queue = pgq.Queue(pool, name)
+    await queue.create()
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    assert job.queue == name
+
+
+@pytest.mark.parametrize("schema", ["jobs", "Weird Ünï@"])
+async def test_the_extension_may_live_in_any_schema(
+    server: Server, dsn: dict[str, Any], connection: asyncpg.Connection[Any], schema: str
+) -> None:
+    quoted = f'"{schema}"'  # the server takes no quote in the schema of an extension
+    server.psql(
+        f"drop extension pgq; create schema {quoted}; create extension pgq schema {quoted}",
+        database=dsn["database"],
+    )
+    queue = pgq.Queue(connection, schema=schema)
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    assert await queue.complete(job)
+    with pytest.raises(pgq.NotInstalled):
+        await pgq.Queue(connection).enqueue(1)
+    await connection.execute("select set_config('search_path', $1, false)", quoted)
+    await pgq.Queue(connection).enqueue(1)
+    await connection.close()
+
+
+async def test_a_method_joins_the_transaction_of_its_connection(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await queue.enqueue(1, connection=connection)
+        await queue.enqueue_many([2, 3], connection=connection)
+        assert await queue.dequeue(10) == []
+        await transaction.rollback()
+        async with connection.transaction():
+            await queue.enqueue(4, connection=connection)
+    (job,) = await queue.dequeue(10)
+    assert job.payload == 4
+
+
+async def test_a_completion_that_is_rolled_back_did_not_happen(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        assert await queue.complete(job, connection=connection)
+        await transaction.rollback()
+    assert await queue.complete(job)
+    assert not await queue.complete(job)
+
+
+async def test_enqueue_many_of_nothing_is_nothing(queue: pgq.Queue) -> None:
+    assert await queue.enqueue_many([]) == []
+    assert await queue.enqueue_many(iter(())) == []
+
+
+async def test_a_job_of_the_future_is_not_claimed(queue: pgq.Queue) -> None:
+    await queue.enqueue("later", run_at=now() + timedelta(hours=1))
+    await queue.enqueue("past", run_at=now() - timedelta(hours=1))
+    assert [job.payload for job in await queue.dequeue(10)] == ["past"]
+
+
+async def test_a_naive_time_is_refused(queue: pgq.Queue) -> None:
+    naive = datetime.now()  # noqa: DTZ005
+    with pytest.raises(pgq.InvalidArgument, match="time zone"):
+        await queue.enqueue(1, run_at=naive)
+    with pytest.raises(ValueError, match="time zone"):
+        await queue.enqueue_many([1], run_at=naive)
+
+
+async def test_several_queues_are_claimed_in_array_order(pool: asyncpg.Pool[Any]) -> None:
+    first, second = pgq.Queue(pool, "first"), pgq.Queue(pool, "second")
+    for queue in (first, second):
+        await queue.create()
+    await first.enqueue(1)
+    await second.enqueue(2, priority=9)
+    jobs = await pgq.Queue(pool).dequeue(5, queues=["first", "second"], worker="w")
+    assert [(job.queue, job.worker) for job in jobs] == [("first", "w"), ("second", "w")]
+
+
+async def test_a_heartbeat_renews_the_lease(queue: pgq.Queue) -> None:
+    await queue.enqueue_many([1, 2])
+    first, second = await queue.dequeue(2, timedelta(seconds=10))
+    assert first.lease_expires_at is not None
+    own = await queue.heartbeat(first)
+    longer = await queue.heartbeat(first.receipt, timedelta(hours=1))
+    assert own is not None
+    assert longer is not None
+    assert first.lease_expires_at < own < longer
+    assert await queue.heartbeat((first.id, first.receipt.token - 1)) is None
+    assert await queue.complete(second)
+    (lease,) = await queue.heartbeat_many([second, first, first], timedelta(hours=2))
+    assert (lease.id, lease.cancel_requested) == (first.id, False)
+    assert lease.lease_expires_at > longer
+    assert await queue.heartbeat_many([]) == []
+
+
+async def test_complete_many_leaves_lost_receipts_out(queue: pgq.Queue) -> None:
+    ids = await queue.enqueue_many([1, 2, 3])
+    first, second, third = await queue.dequeue(3)
+    assert await queue.complete(second, {"answer": 42})
+    done = await queue.complete_many([first, second.receipt, (third.id, third.receipt.token)])
+    assert sorted(done) == [ids[0], ids[2]]
+    assert await queue.complete_many([]) == []
+
+
+async def test_fail_schedules_and_then_gives_up(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1, max_attempts=2)
+    (job,) = await queue.dequeue()
+    assert await queue.fail(job, "first", retry_in=timedelta(0)) == "scheduled"
+    assert await queue.fail(job, "stale") is None
+    (job,) = await queue.dequeue()
+    assert (job.attempt, job.last_error) == (2, "first")
+    assert await queue.fail(job, "second") == "dead"
+    assert await queue.retry(job_id)
+    assert not await queue.retry(job_id)
+    (again,) = await queue.dequeue()
+    assert (again.payload, again.attempt, again.last_error) == (1, 1, "second")
+    assert again.receipt.token > job.receipt.token
+
+
+async def test_fail_for_good_and_retry_all_the_dead(queue: pgq.Queue) -> None:
+    ids = await queue.enqueue_many([1, 2, 3])
+    for job in await queue.dequeue(3):
+        assert await queue.fail(job, retryable=False) == "dead"
+    assert len(await queue.retry_dead(2)) == 2
+    assert len(await queue.retry_dead()) == 1
+    assert [job.id for job in await queue.dequeue(10)] == ids
+
+
+async def test_release_does_not_count_the_attempt(queue: pgq.Queue) -> None:
+    await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    assert await queue.release(job)
+    assert not await queue.release(job)
+    (again,) = await queue.dequeue()
+    assert again.attempt == 1
+    assert await queue.release(again, timedelta(hours=1))
+    assert await queue.dequeue() == []
+
+
+async def test_reclaim_takes_expired_leases_back(pool: asyncpg.Pool[Any]) -> None:
+    here, there = pgq.Queue(pool), pgq.Queue(pool, "there")
+    await there.create()
+    for queue in (here, there):
+        await queue.enqueue_many([1, 2])
+        await queue.dequeue(2, timedelta(microseconds=1))
+    assert len(await here.reclaim(1)) == 1
+    assert len(await here.reclaim()) == 1
+    assert await here.reclaim() == []
+    assert len(await here.reclaim(all_queues=True)) == 2
+
+
+async def test_pop_removes_with_the_transaction(pool: asyncpg.Pool[Any], queue: pgq.Queue) -> None:
+    await queue.enqueue_many([1, 2])
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        assert [job.payload for job in await queue.pop(5, connection=connection)] == [1, 2]
+        await transaction.rollback()
+    (popped,) = await queue.pop()
+    assert (popped.payload, popped.token) == (1, None)
+    with pytest.raises(pgq.InvalidArgument, match="popped"):
+        await queue.complete(popped)
+    assert [job.payload for job in await queue.pop(5)] == [2]
+    assert await queue.pop() == []
+
+
+async def test_claim_takes_the_one_given_job(queue: pgq.Queue) -> None:
+    await queue.enqueue(1)
+    job_id = await queue.enqueue(2)
+    job = await queue.claim(job_id, timedelta(minutes=1), worker="moderator")
+    assert (job.id, job.payload, job.worker) == (job_id, 2, "moderator")
+    assert await queue.complete(job)
+
+
+async def test_the_life_of_a_queue(pool: asyncpg.Pool[Any]) -> None:
+    queue = pgq.Queue(pool, "life")
+    await queue.create(
+        max_attempts=3,
+        backoff_base=timedelta(seconds=2),
+        backoff_factor=1.5,
+        backoff_max=timedelta(minutes=1),
+        keep_completed=timedelta(0),
+        keep_dead=timedelta(days=1),
+        max_active=0,
+    )
+    await queue.configure(max_attempts=4)
+    await queue.enqueue(1)
+    await queue.pause()
+    assert await queue.dequeue() == []
+    await queue.resume()
+    (job,) = await queue.dequeue()
+    assert job.max_attempts == 4
+    with pytest.raises(pgq.QueueInUse):
+        await queue.drop()
+    assert await queue.purge() == 0
+    assert await queue.complete(job)
+    await queue.enqueue(2)
+    assert await queue.purge(["ready"]) == 1
+    await queue.enqueue(3)
+    await queue.drop(force=True)
+    with pytest.raises(pgq.UnknownQueue):
+        await queue.enqueue(4)
+
+
+async def test_a_job_that_is_not_at_work_can_be_cancelled(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1)
+    assert await queue.cancel(job_id)
+    assert not await queue.cancel(job_id)
+    assert await queue.dequeue() == []
+
+
+async def test_maintain_and_version(queue: pgq.Queue) -> None:
+    await queue.maintain()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", await queue.version())
+
+
+async def test_every_function_of_the_extension_has_its_statement(
+    pool: asyncpg.Pool[Any],
+) -> None:
+    rows = await pool.fetch(
+        """
+        select p.oid::regprocedure::text as signature, p.proname as name,
+               coalesce(p.proargnames[:p.pronargs], '{}') as arguments
+          from pg_catalog.pg_depend d
+          join pg_catalog.pg_extension e on e.oid = d.refobjid and e.extname = 'pgq'
+          join pg_catalog.pg_proc p on p.oid = d.objid
+         where d.classid = 'pg_catalog.pg_proc'::regclass
+           and d.refclassid = 'pg_catalog.pg_extension'::regclass and d.deptype = 'e'
+           and p.pronamespace = 'public'::regnamespace and p.prokind = 'f'
+        """
+    )
+    functions = {(row["name"], tuple(row["arguments"])): row["signature"] for row in rows}
+    called = {
+        (match[1], tuple(re.findall(r"(\w+) =>", statement)))
+        for statement in vars(_sql).values()
+        if isinstance(statement, str) and (match := re.search(r"@(pgq_\w+)\(", statement))
+    }
+    assert called == set(functions)
+
+
+@pytest.mark.parametrize(
+    ("method", "function"),
+    [
+        ("enqueue", "pgq_enqueue"),
+        ("enqueue_many", "pgq_enqueue_many"),
+        ("dequeue", "pgq_dequeue"),
+        ("heartbeat", "pgq_heartbeat"),
+        ("complete", "pgq_complete"),
+        ("fail", "pgq_fail"),
+        ("release", "pgq_release"),
+        ("reclaim", "pgq_reclaim"),
+        ("pop", "pgq_pop"),
+        ("claim", "pgq_claim"),
+        ("create", "pgq_create_queue"),
+        ("configure", "pgq_configure_queue"),
+        ("drop", "pgq_drop_queue"),
+        ("purge", "pgq_purge"),
+        ("retry_dead", "pgq_retry_dead"),
+    ],
+)
+async def test_defaults_are_those_of_the_server(
+    pool: asyncpg.Pool[Any], method: str, function: str
+) -> None:
+    rows = await pool.fetch(
+        """
+        select argument, pg_catalog.pg_get_function_arg_default(p.oid, n::integer) as expression
+          from pg_catalog.pg_proc p, unnest(p.proargnames) with ordinality as a (argument, n)
+         where p.proname = $1 and p.pronamespace = 'public'::regnamespace
+        """,
+        function,
+    )
+    server = {row["argument"]: row["expression"] for row in rows if row["expression"]}
+    compared = 0
+    for name, parameter in inspect.signature(getattr(pgq.Queue, method)).parameters.items():
+        if parameter.default is inspect.Parameter.empty or name not in server:
+            continue
+        expected = await pool.fetchval(f"select {server[name]}")
+        default: object = parameter.default
+        assert (["ready", "scheduled", "waiting"] if name == "states" else default) == expected
+        compared += 1
+    assert compared > 0
