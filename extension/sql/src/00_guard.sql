@@ -1,6 +1,7 @@
 /*
  * Refuses databases in which the installation could not work, before anything is created.
- * Skytools' PgQ also is an extension named pgq with a schema pgq; the two cannot live in one database.
+ * Skytools' PgQ also is an extension named pgq with a schema pgq; the two cannot live in one
+ * database.
  */
 
 set local search_path = pg_catalog, pg_temp;

@@ -27,5 +27,6 @@ create type @extschema@.pgq_job as (
     cancel_requested boolean
 );
 comment on type @extschema@.pgq_job is
-'A job as its consumer sees it. (id, token) is the receipt: heartbeat, complete, fail and release take it. '
-'attempt counts the tries so far, this one included, towards max_attempts. All times are the server''s.';
+'A job as its consumer sees it. (id, token) is the receipt: heartbeat, complete, fail and '
+'release take it. attempt counts the tries so far, this one included, towards max_attempts. All '
+'times are the server''s.';

@@ -1,21 +1,22 @@
 /*
- * The stored state. Every row of pgq.job is a live job; which state it is in follows from its columns:
+ * The stored state. Every row of pgq.job is a live job; which state it is in follows from its
+ * columns:
  *   active     token is set; lease_expires_at may lie in the past, then anybody may claim it
  *   scheduled  token is null and due lies in the future
  *   ready      otherwise
  * Finished jobs are in pgq.archive.
  *
- * pgq.job is a ring of slots 0 to 3, which enqueue fills one after the other, and two parked slots,
- * 4 and 5, for jobs that come in any order: scheduled, given back, retried, or evacuated from the ring.
- * A slot without rows is truncated: that, and nothing else, removes dead versions while a transaction
- * holds the xmin horizon.
+ * pgq.job is a ring of slots 0 to 3, which enqueue fills one after the other, and two parked
+ * slots, 4 and 5, for jobs that come in any order: scheduled, given back, retried, or evacuated
+ * from the ring. A slot without rows is truncated: that, and nothing else, removes dead versions
+ * while a transaction holds the xmin horizon.
  *
- * A lane is one priority of one queue. (lane, id) finds a job in its slot; a token carries lane and slot,
- * so that a receipt is looked up without an index on id. No index covers a column that a claim, a
- * heartbeat or a completion changes: all of them are HOT updates or deletes.
+ * A lane is one priority of one queue. (lane, id) finds a job in its slot; a token carries lane
+ * and slot, so that a receipt is looked up without an index on id. No index covers a column that
+ * a claim, a heartbeat or a completion changes: all of them are HOT updates or deletes.
  *
- * Rows that would be updated often are appended instead, and the newest one counts: under a held horizon
- * an updated row grows a chain of versions that every reader walks.
+ * Rows that would be updated often are appended instead, and the newest one counts: under a held
+ * horizon an updated row grows a chain of versions that every reader walks.
  *
  * Lock order: pgq.gate, then slots in number order, then rows in (lane, id) order.
  */
@@ -130,22 +131,24 @@ create table pgq.ring (
     constraint ring_pkey primary key (gen)
 );
 comment on table pgq.ring is
-'which slots hold jobs: oldest first, the last one is written; closing ones seemed empty. firsts, by slot '
-'number: below its ids. The row with the highest gen counts';
+'which slots hold jobs: oldest first, the last one is written; closing ones seemed empty. '
+'firsts, by slot number: below its ids. The row with the highest gen counts';
 
 create type pgq.source as (
     slot smallint,
     lane integer,
     head bigint
 );
-comment on type pgq.source is 'for pgq._merge: where jobs may be, and the lowest claimable id there';
+comment on type pgq.source is
+'for pgq._merge: where jobs may be, and the lowest claimable id there';
 
 create table pgq.gate (
     one boolean not null default true,
     constraint gate_pkey primary key (one),
     constraint gate_one_check check (one)
 );
-comment on table pgq.gate is 'its only row is locked by whoever does maintenance; nobody waits for it';
+comment on table pgq.gate is
+'its only row is locked by whoever does maintenance; nobody waits for it';
 
 create table pgq.chore (
     at timestamptz not null default pg_catalog.clock_timestamp()
@@ -156,7 +159,8 @@ create sequence pgq.next_tick;
 create sequence pgq.xid_recent;
 create sequence pgq.xid_old;
 create sequence pgq.xid_shifted;
-comment on sequence pgq.next_tick is 'register: from when (ms since 1970) maintenance is due; a hint';
+comment on sequence pgq.next_tick is
+'register: from when (ms since 1970) maintenance is due; a hint';
 comment on sequence pgq.xid_recent is 'register: the next transaction id at the last maintenance';
 comment on sequence pgq.xid_old is 'register: xid_recent before that, at least a second ago';
 

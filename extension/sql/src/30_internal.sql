@@ -79,7 +79,8 @@ begin
     -- Adding an infinite interval (PostgreSQL 17) gives an infinite time, adding a huge one 22008.
     if p_value < '0' or (p_value = '0' and not p_zero_allowed) or p_value > '1000 years' then
         raise exception '"%" must be %, not %', p_name,
-                case when p_zero_allowed then 'zero or a positive interval' else 'a positive interval' end,
+                case when p_zero_allowed then 'zero or a positive interval'
+                     else 'a positive interval' end,
                 p_value
             using errcode = 'invalid_parameter_value';
     end if;
@@ -102,7 +103,8 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_batch(text, integer) is 'raises 22004 for null and 22023 for less than 1';
+comment on function pgq._check_batch(text, integer) is
+'raises 22004 for null and 22023 for less than 1';
 
 create function pgq._lease_ms(p_timeout interval)
 returns integer
@@ -122,7 +124,8 @@ begin
                 else ceil(extract(epoch from p_timeout) * 1000)::integer end;
 end
 $$;
-comment on function pgq._lease_ms(interval) is 'a checked lease in milliseconds, at least 1; null for null';
+comment on function pgq._lease_ms(interval) is
+'a checked lease in milliseconds, at least 1; null for null';
 
 create function pgq._check_receipts(p_ids bigint[], p_tokens bigint[])
 returns void
@@ -132,7 +135,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('ids', p_ids is null or array_position(p_ids, null) is not null);
-    perform pgq._check_not_null('tokens', p_tokens is null or array_position(p_tokens, null) is not null);
+    perform pgq._check_not_null(
+        'tokens', p_tokens is null or array_position(p_tokens, null) is not null
+    );
     if cardinality(p_ids) <> cardinality(p_tokens) then
         raise exception '"ids" and "tokens" must have the same length, not % and %',
                 cardinality(p_ids), cardinality(p_tokens)
@@ -165,7 +170,8 @@ begin
     perform pgq._check_not_null('queue', p_queue is null);
     raise exception 'queue "%" does not exist', p_queue
         using errcode = 'undefined_object',
-              hint = format('Create it first: SELECT pgq_create_queue(%s).', quote_literal(p_queue));
+              hint = format('Create it first: SELECT pgq_create_queue(%s).',
+                            quote_literal(p_queue));
 end
 $$;
 comment on function pgq._raise_unknown_queue(text) is 'raises 42704 for a name, 22004 for null';
@@ -211,8 +217,8 @@ begin
 end
 $$;
 comment on function pgq._add_lane(integer, smallint) is
-'gives a queue a lane for a priority. No unique index guards it: a second session would wait for the '
-'first one''s transaction. Two lanes of one priority are merged by claims';
+'gives a queue a lane for a priority. No unique index guards it: a second session would wait for '
+'the first one''s transaction. Two lanes of one priority are merged by claims';
 
 create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)
 returns smallint
@@ -231,9 +237,9 @@ begin
 end
 $$;
 comment on function pgq._archive_bucket(timestamptz, interval) is
-'the archive partition for rows that expire then: windows of 10 minutes, 3 hours, 4 days and 40 days, '
-'each an eighth or a ninth of the longest retention in its class. One more window than can be '
-'in use makes the one that passed last free to be truncated. More than 360 days: kept';
+'the archive partition for rows that expire then: windows of 10 minutes, 3 hours, 4 days and 40 '
+'days, each an eighth or a ninth of the longest retention in its class. One more window than can '
+'be in use makes the one that passed last free to be truncated. More than 360 days: kept';
 
 create function pgq._keep(p_jobs pgq.job[], p_state text, p_result jsonb)
 returns void
@@ -244,18 +250,21 @@ declare
     v_now constant timestamptz := pgq._now();
 begin
     insert into pgq.archive (
-        id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority, attempt,
-        max_attempts, state, queue, worker, payload, headers, last_error, result
+        id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
+        attempt, max_attempts, state, queue, worker, payload, headers, last_error, result
     )
     select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
-           pgq._archive_bucket(v_now + k.keep, k.keep), l.priority, j.attempt, j.max_attempts, p_state, q.name,
-           j.worker, j.payload, j.headers, j.last_error, p_result
+           pgq._archive_bucket(v_now + k.keep, k.keep), l.priority, j.attempt, j.max_attempts,
+           p_state, q.name, j.worker, j.payload, j.headers, j.last_error, p_result
       from unnest(p_jobs) j
       join pgq.lane l on l.id = j.lane
       join pgq.queue q on q.id = l.queue_id,
-           lateral (select case p_state when 'completed' then q.keep_completed else q.keep_dead end) k (keep)
+           lateral (
+               select case p_state when 'completed' then q.keep_completed else q.keep_dead end
+           ) k (keep)
      where k.keep > '0';
 end
 $$;
 comment on function pgq._keep(pgq.job[], text, jsonb) is
-'writes jobs that have just been deleted from pgq.job to the archive, if their queue keeps such jobs';
+'writes jobs that have just been deleted from pgq.job to the archive, if their queue keeps such '
+'jobs';

@@ -2,12 +2,13 @@
  * The statements on jobs, each once per slot on the slot itself: a plan over pgq.job would lock all
  * slots, and one that is being truncated must not be touched by anybody who has no business there.
  *
- * The settings pin the plans: they are cached, some are made while a slot is empty or was truncated a
- * moment ago, and must be index scans then, too.
+ * The settings pin the plans: they are cached, some are made while a slot is empty or was
+ * truncated a moment ago, and must be index scans then, too.
  *
  * Claimable is a job that nobody leases, or whose lease has expired and that has an attempt left
- * (p_max is the queue's max_attempts); pgq._maintain buries the others. Parked jobs are looked at in
- * the order in which they fell due, a thousand at a time, and of these the lowest ids come first.
+ * (p_max is the queue's max_attempts); pgq._maintain buries the others. Parked jobs are looked at
+ * in the order in which they fell due, a thousand at a time, and of these the lowest ids come
+ * first.
  */
 
 --@ define start
@@ -61,8 +62,8 @@ begin
 end
 $$;
 comment on function pgq._peek(smallint, integer, bigint, bigint, timestamptz, integer, boolean) is
-'the lowest claimable id between p_after and p_until in a lane of a slot, or null; locks nothing. p_tick: starts '
-'at the base, where expired leases are, not at the floor';
+'the lowest claimable id between p_after and p_until in a lane of a slot, or null; locks '
+'nothing. p_tick: starts at the base, where expired leases are, not at the floor';
 
 create function pgq._window(
     p_slot smallint, p_lane integer, p_after bigint, p_until bigint, p_limit integer,
@@ -103,9 +104,18 @@ comment on function
     pgq._window(smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean) is
 'the ids of those claimable jobs in a lane of a parked slot that fell due first';
 
+--@ define lease
+update pgq.job_{slot} j
+               set token = (nextval('pgq.token') << 20) | v_place, attempt = j.attempt + 1,
+                   claimed_at = p_now, lease_expires_at = v_until, lease_ms = p_lease_ms,
+                   worker = p_worker
+             where j.lane = p_lane
+--@ end
+
 create function pgq._claim(
     p_slot smallint, p_lane integer, p_after bigint, p_until bigint, p_batch integer,
-    p_now timestamptz, p_max integer, p_tick boolean, p_lease_ms integer, p_worker text, p_keep boolean
+    p_now timestamptz, p_max integer, p_tick boolean, p_lease_ms integer, p_worker text,
+    p_keep boolean
 )
 returns setof pgq.job
 language plpgsql
@@ -130,42 +140,27 @@ begin
         );
     end if;
     case p_slot
-    --@ define lease
-update pgq.job_{slot} j
-               set token = (nextval('pgq.token') << 20) | v_place, attempt = j.attempt + 1,
-                   claimed_at = p_now, lease_expires_at = v_until, lease_ms = p_lease_ms,
-                   worker = p_worker
-             where j.lane = p_lane
-    --@ end
     --@ each ring
     when {slot} then
-        return query
-        with leased as (
+        return query with leased as (
             {lease} and j.id = any (array(
-                select i.id
-                  from pgq.job_{slot} i
+                select i.id from pgq.job_{slot} i
                  where i.lane = p_lane and i.id > p_after and i.id < p_until
-                   and i.id > {start}
-                   and {claimable}
+                   and i.id > {start} and {claimable}
                  order by i.id limit p_batch for update skip locked
-            ))
-            returning j.*
+            )) returning j.*
         )
         select l.* from leased l order by l.id;
     --@ end
     --@ each parked
     when {slot} then
-        return query
-        with leased as (
+        return query with leased as (
             {lease} and j.id = any (array(
-                select i.id
-                  from pgq.job_{slot} i
+                select i.id from pgq.job_{slot} i
                  where i.lane = p_lane and i.id = any (v_window) and i.id < p_until
-                   and i.due <= v_due
-                   and {claimable}
+                   and i.due <= v_due and {claimable}
                  order by i.id limit p_batch for update skip locked
-            ))
-            returning j.*
+            )) returning j.*
         )
         select l.* from leased l order by l.id;
     --@ end
@@ -179,7 +174,8 @@ end
 $$;
 comment on function
     pgq._claim(
-        smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean, integer, text, boolean
+        smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean, integer, text,
+        boolean
     ) is
 'leases up to p_batch claimable jobs with p_after < id < p_until in a lane of a slot and returns '
 'them in id order, passing by those that others have locked';

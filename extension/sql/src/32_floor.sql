@@ -9,10 +9,10 @@
  *     draws the job's id. So all ids up to "mark", read before the snapshot whose xmax is mark_xid,
  *     belong to transactions below mark_xid, and are decided once none of these is running. The
  *     same holds for due in the parked slots, where the mark is the clock.
- * Transactions that are open for longer than a second or two (those below pgq.xid_old) are not waited
- * for, or any long transaction in the cluster would stop the floors. What they commit below a floor
- * is found by pgq._lower_floors. The base waits for all.
- * Under REPEATABLE READ the order "mark, then snapshot" does not hold: no floor is raised there.
+ * Transactions that are open for longer than a second or two (those below pgq.xid_old) are not
+ * waited for, or any long transaction in the cluster would stop the floors. What they commit
+ * below a floor is found by pgq._lower_floors. The base waits for all. Under REPEATABLE READ the
+ * order "mark, then snapshot" does not hold: no floor is raised there.
  */
 
 create function pgq._raise_floor(p_slot smallint, p_lane integer)

@@ -1,7 +1,8 @@
 /*
- * The claim. A priority of a queue may have jobs in several slots; they are merged in id order without
- * ever locking a job that is not then given to the caller: look at the lowest claimable id in each
- * slot, take from the slot with the lowest all ids below the next slot's lowest, look again.
+ * The claim. A priority of a queue may have jobs in several slots; they are merged in id order
+ * without ever locking a job that is not then given to the caller: look at the lowest claimable
+ * id in each slot, take from the slot with the lowest all ids below the next slot's lowest, look
+ * again.
  */
 
 create function pgq._wants_tick(p_lease_ms integer)
@@ -87,8 +88,8 @@ end
 $$;
 comment on function
     pgq._merge(
-        integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean, integer, text,
-        boolean
+        integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean, integer,
+        text, boolean
     ) is
 'leases up to p_batch jobs with p_after < id < p_until from several lanes and slots, in id order';
 
@@ -111,13 +112,14 @@ begin
         v_simple := v_simple
             and pgq._peek(v_slot, p_lanes[1], p_after, p_until, p_now, p_max, p_tick) is null;
     end loop;
-    -- With nothing parked, the oldest slot of the ring has the lowest ids, up to the first of the next.
+    -- With nothing parked, the oldest slot of the ring has the lowest ids, up to the first of the
+    -- next.
     if v_simple then
         return query
         select c.*
           from pgq._claim(
-                   p_live[1], p_lanes[1], p_after,
-                   least(p_until, p_firsts[p_live[2] + 1] + 1), v_left, p_now, p_max, p_tick, p_lease_ms, p_worker, p_keep
+                   p_live[1], p_lanes[1], p_after, least(p_until, p_firsts[p_live[2] + 1] + 1),
+                   v_left, p_now, p_max, p_tick, p_lease_ms, p_worker, p_keep
                ) c;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
@@ -192,4 +194,5 @@ begin
 end
 $$;
 comment on function pgq._grab(text, integer, integer, text, boolean, bigint, bigint) is
-'leases up to p_batch jobs of a queue with p_after < id < p_until, highest priority first, then in id order';
+'leases up to p_batch jobs of a queue with p_after < id < p_until, highest priority first, then '
+'in id order';

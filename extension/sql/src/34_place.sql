@@ -1,5 +1,6 @@
 /*
- * Finding, locking and moving single jobs; what happens to them after a receipt was good, or has expired.
+ * Finding, locking and moving single jobs; what happens to them after a receipt was good, or has
+ * expired.
  */
 
 create function pgq._slots()
@@ -30,7 +31,8 @@ begin
         case v_slot
         --@ each slot
         when {slot} then
-            select j.* into job from pgq.lane l join pgq.job_{slot} j on j.lane = l.id and j.id = p_id;
+            select j.* into job
+              from pgq.lane l join pgq.job_{slot} j on j.lane = l.id and j.id = p_id;
         --@ end
         end case;
         exit when job.id is not null;
@@ -38,7 +40,8 @@ begin
 end
 $$;
 comment on function pgq._find(bigint) is
-'the live job of that id, unlocked, or null; looks slot by slot so that it leaves no lock on the others';
+'the live job of that id, unlocked, or null; looks slot by slot so that it leaves no lock on the '
+'others';
 
 create function pgq._lock(p_slot smallint, p_lane integer, p_id bigint, out job pgq.job)
 language plpgsql
@@ -51,12 +54,14 @@ begin
     case p_slot
     --@ each slot
     when {slot} then
-        select j.* into job from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update skip locked;
+        select j.* into job
+          from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update skip locked;
     --@ end
     end case;
 end
 $$;
-comment on function pgq._lock(smallint, integer, bigint) is 'locks one job without waiting; null if that fails';
+comment on function pgq._lock(smallint, integer, bigint) is
+'locks one job without waiting; null if that fails';
 
 create function pgq._take_expired(
     p_slot smallint, p_lane integer, p_batch integer, p_window integer, p_now timestamptz,
@@ -105,8 +110,9 @@ end
 $$;
 comment on function
     pgq._take_expired(smallint, integer, integer, integer, timestamptz, integer, boolean) is
-'locks up to p_batch jobs of a lane in a slot whose leases have expired, and returns their ids; looks '
-'at the first p_window live jobs (null: all); p_exhausted: takes only those without an attempt left';
+'locks up to p_batch jobs of a lane in a slot whose leases have expired, and returns their ids; '
+'looks at the first p_window live jobs (null: all); p_exhausted: takes only those without an '
+'attempt left';
 
 create function pgq._park(p_job pgq.job, p_delay interval)
 returns void
@@ -117,7 +123,8 @@ declare
     v_run_at constant timestamptz := pgq._now() + p_delay;
 begin
     insert into pgq.job (
-        id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, payload, headers, last_error
+        id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, payload, headers,
+        last_error
     )
     select p_job.id, p_job.enqueued_at, p_job.lane, r.parked[cardinality(r.parked)], p_job.attempt,
            p_job.max_attempts, v_run_at, pgq._us(v_run_at), p_job.payload, p_job.headers,
@@ -128,7 +135,8 @@ begin
 end
 $$;
 comment on function pgq._park(pgq.job, interval) is
-'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled after a delay';
+'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled '
+'after a delay';
 
 create function pgq._backoff(p_job pgq.job)
 returns interval
@@ -156,8 +164,8 @@ begin
 end
 $$;
 comment on function pgq._backoff(pgq.job) is
-'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a random share '
-'between a half and all ("equal jitter")';
+'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a '
+'random share between a half and all ("equal jitter")';
 
 create function pgq._put_back(p_job pgq.job, p_delay interval, p_error text, p_retryable boolean)
 returns text
@@ -192,8 +200,8 @@ begin
     for v_job in select r.* from pgq._remove(p_slot, p_lane, p_ids) r loop
         perform pgq._put_back(
             v_job, '0',
-            format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at, v_job.attempt,
-                   coalesce(v_job.worker, 'unnamed')),
+            format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
+                   v_job.attempt, coalesce(v_job.worker, 'unnamed')),
             true
         );
         return next v_job.id;

@@ -35,8 +35,8 @@ comment on function pgq._check_settings_of_job(integer, timestamptz, integer, js
 'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
 
 create function pgq._target(
-    p_queue text, p_priority integer, inout p_run_at timestamptz, p_max_attempts integer, p_headers jsonb,
-    out v_lane integer, out v_slot smallint
+    p_queue text, p_priority integer, inout p_run_at timestamptz, p_max_attempts integer,
+    p_headers jsonb, out v_lane integer, out v_slot smallint
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -85,7 +85,8 @@ begin
 end
 $$;
 comment on function pgq._target(text, integer, timestamptz, integer, jsonb) is
-'checks what both forms of enqueue share and says where the jobs go; p_run_at comes back null for now';
+'checks what both forms of enqueue share and says where the jobs go; p_run_at comes back null '
+'for now';
 
 create function @extschema@.pgq_enqueue(
     payload jsonb,
@@ -109,28 +110,32 @@ declare
 begin
     if payload is null or dedupe_key is not null or group_key is not null then
         perform pgq._check_not_null('payload', payload is null);
-        perform pgq._raise_unsupported(case when dedupe_key is not null then 'dedupe_key' else 'group_key' end);
+        perform pgq._raise_unsupported(
+            case when dedupe_key is not null then 'dedupe_key' else 'group_key' end
+        );
     end if;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
     insert into pgq.job (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
     )
     values (
-        nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue.max_attempts, v_at.p_run_at,
-        pgq._us(v_at.p_run_at), pgq_enqueue.payload, pgq_enqueue.headers
+        nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue.max_attempts,
+        v_at.p_run_at, pgq._us(v_at.p_run_at), pgq_enqueue.payload, pgq_enqueue.headers
     )
     returning id into v_id;
     return v_id;
 end
 $$;
-revoke all on function @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb)
+revoke all on function
+    @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb)
     from public;
 comment on function
     @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb) is
-'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher first. '
-'run_at: not before then; null or past: now. max_attempts: default the queue''s. headers: a JSON object '
-'that travels with the job. Errors: 42704 unknown queue; 22004 null payload, queue or priority; 22003 '
-'priority; 22023 other values; 0A000 dedupe_key and group_key, which this version does not support.';
+'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher '
+'first. run_at: not before then; null or past: now. max_attempts: default the queue''s. headers: '
+'a JSON object that travels with the job. Errors: 42704 unknown queue; 22004 null payload, queue '
+'or priority; 22003 priority; 22023 other values; 0A000 dedupe_key and group_key, which this '
+'version does not support.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],
@@ -151,25 +156,34 @@ as $$
 declare
     v_at record;
 begin
-    perform pgq._check_not_null('payloads', payloads is null or array_position(payloads, null) is not null);
+    perform pgq._check_not_null(
+        'payloads', payloads is null or array_position(payloads, null) is not null
+    );
     if dedupe_keys is not null or group_keys is not null then
-        perform pgq._raise_unsupported(case when dedupe_keys is not null then 'dedupe_keys' else 'group_keys' end);
+        perform pgq._raise_unsupported(
+            case when dedupe_keys is not null then 'dedupe_keys' else 'group_keys' end
+        );
     end if;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
     return query
     insert into pgq.job as j (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
     )
-    select nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue_many.max_attempts,
-           v_at.p_run_at, pgq._us(v_at.p_run_at), p.payload, pgq_enqueue_many.headers
+    select nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot,
+           pgq_enqueue_many.max_attempts, v_at.p_run_at, pgq._us(v_at.p_run_at), p.payload,
+           pgq_enqueue_many.headers
       from unnest(payloads) p (payload)
     returning j.id;
 end
 $$;
 revoke all on function
-    @extschema@.pgq_enqueue_many(jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb)
-    from public;
+    @extschema@.pgq_enqueue_many(
+        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb
+    ) from public;
 comment on function
-    @extschema@.pgq_enqueue_many(jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb) is
-'Adds one job per payload, with the same settings, and returns their ids in the order of the payloads. '
-'Arguments and errors as in pgq_enqueue; 22004 also for a null element. Nothing is added if one is bad.';
+    @extschema@.pgq_enqueue_many(
+        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb
+    ) is
+'Adds one job per payload, with the same settings, and returns their ids in the order of the '
+'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null element. Nothing is '
+'added if one is bad.';

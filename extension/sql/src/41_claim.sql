@@ -28,10 +28,11 @@ end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
 comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
-'Claims up to batch jobs of a queue, highest priority first, then in id order, and leases them for timeout '
-'(up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those whose lease has expired. Never waits: '
-'an empty result means that there is nothing to do now. worker: a name for the operator. Errors: 42704 '
-'unknown queue; 22004 null argument; 22023 batch or timeout out of range.';
+'Claims up to batch jobs of a queue, highest priority first, then in id order, and leases them '
+'for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those whose lease '
+'has expired. Never waits: an empty result means that there is nothing to do now. worker: a name '
+'for the operator. Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out '
+'of range.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,
@@ -54,7 +55,9 @@ declare
 begin
     perform pgq._check_batch('batch', batch);
     perform pgq._check_not_null('timeout', timeout is null);
-    perform pgq._check_not_null('queues', queues is null or array_position(queues, null) is not null);
+    perform pgq._check_not_null(
+        'queues', queues is null or array_position(queues, null) is not null
+    );
     v_lease_ms := pgq._lease_ms(timeout);
     v_tick := pgq._wants_tick(v_lease_ms);
     foreach v_queue in array queues loop
@@ -70,8 +73,8 @@ end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text[], text) from public;
 comment on function @extschema@.pgq_dequeue(integer, interval, text[], text) is
-'Claims up to batch jobs from several queues: all that the first one has, then the second, and so on. '
-'Otherwise as pgq_dequeue of one queue.';
+'Claims up to batch jobs from several queues: all that the first one has, then the second, and '
+'so on. Otherwise as pgq_dequeue of one queue.';
 
 create function @extschema@.pgq_pop(
     batch integer default 1,
@@ -101,9 +104,10 @@ end
 $$;
 revoke all on function @extschema@.pgq_pop(integer, text) from public;
 comment on function @extschema@.pgq_pop(integer, text) is
-'Removes up to batch jobs in the caller''s transaction: done when it commits, back at once when it rolls '
-'back or its connection dies, locked while it is prepared. There is no lease and no receipt (token is null), '
-'and a rolled back try is not counted. The queue''s keep_completed applies. Errors as pgq_dequeue.';
+'Removes up to batch jobs in the caller''s transaction: done when it commits, back at once when '
+'it rolls back or its connection dies, locked while it is prepared. There is no lease and no '
+'receipt (token is null), and a rolled back try is not counted. The queue''s keep_completed '
+'applies. Errors as pgq_dequeue.';
 
 create function pgq._raise_held(p_id bigint)
 returns void
@@ -166,7 +170,8 @@ begin
     then
         raise exception 'job % has no attempt left', id
             using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'pgq_reclaim or the next maintenance makes it dead; pgq_retry brings it back.';
+                  hint = 'pgq_reclaim or the next maintenance makes it dead; '
+                         'pgq_retry brings it back.';
     end if;
     select g.* into v_result
       from pgq._grab(v_queue.name, 1, v_lease_ms, worker, true, id - 1, id + 1) g;
@@ -178,6 +183,6 @@ end
 $$;
 revoke all on function @extschema@.pgq_claim(bigint, interval, text) from public;
 comment on function @extschema@.pgq_claim(bigint, interval, text) is
-'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 at '
-'once when another consumer holds it; P0002 unknown or finished; 55000 scheduled, in a paused queue '
-'or without an attempt left; 22004 and 22023 as pgq_dequeue.';
+'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 '
+'at once when another consumer holds it; P0002 unknown or finished; 55000 scheduled, in a paused '
+'queue or without an attempt left; 22004 and 22023 as pgq_dequeue.';

@@ -1,11 +1,11 @@
 /*
- * Public: what the holder of a lease may do with its receipt: pgq_heartbeat, pgq_complete, pgq_fail,
- * pgq_release.
+ * Public: what the holder of a lease may do with its receipt: pgq_heartbeat, pgq_complete,
+ * pgq_fail, pgq_release.
  *
- * A receipt is looked up in the slot that its token names. If it is not there it is either stale, or
- * maintenance has moved the job to a parked slot, perhaps this very moment: each look is a statement
- * of its own, with a new snapshot, and the parked slots are looked at until a job that is being moved
- * from one to the other cannot have been missed.
+ * A receipt is looked up in the slot that its token names. If it is not there it is either stale,
+ * or maintenance has moved the job to a parked slot, perhaps this very moment: each look is a
+ * statement of its own, with a new snapshot, and the parked slots are looked at until a job that
+ * is being moved from one to the other cannot have been missed.
  */
 
 create function pgq._check_moved()
@@ -14,11 +14,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- TRUNCATE is seen by all snapshots at once, what maintenance moved away before it only by new ones.
+    -- TRUNCATE is seen by all snapshots at once, what maintenance moved before it only by new ones.
     if not pgq._read_committed() and exists (
-        select
-          from pg_class c
-          join pg_inherits i on i.inhrelid = c.oid
+        select from pg_class c join pg_inherits i on i.inhrelid = c.oid
          where i.inhparent = 'pgq.job'::regclass
            and c.relfilenode <> pg_relation_filenode(c.oid)
     ) then
@@ -39,11 +37,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select distinct (t.token & 7)::smallint from unnest(p_tokens) t (token) where t.token & 7 <= 5 order by 1
+        select distinct (t.token & 7)::smallint
+          from unnest(p_tokens) t (token) where t.token & 7 <= 5 order by 1
     ) || '{4,5,4,5}'::smallint[];
 end
 $$;
-comment on function pgq._looks(bigint[]) is 'the slots in which to look for receipts, in this order';
+comment on function pgq._looks(bigint[]) is
+'the slots in which to look for receipts, in this order';
 
 create function pgq._settle(p_ids bigint[], p_tokens bigint[])
 returns setof pgq.job
@@ -58,9 +58,8 @@ begin
     if v_left > 1 then
         select array_agg(r.id), array_agg(r.token), count(*)::integer
           into p_ids, p_tokens, v_left
-          from (
-              select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token) order by r.id, r.token
-          ) r;
+          from (select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token)
+                 order by r.id, r.token) r;
     end if;
     -- Nearly always one look finds all.
     if v_slot <= 5 then
@@ -82,7 +81,8 @@ begin
 end
 $$;
 comment on function pgq._settle(bigint[], bigint[]) is
-'deletes and returns the jobs whose receipts are good; waits while another session settles the same receipt';
+'deletes and returns the jobs whose receipts are good; waits while another session settles the '
+'same receipt';
 
 create function pgq._settle_one(p_id bigint, p_token bigint, out job pgq.job)
 language plpgsql
@@ -94,7 +94,8 @@ begin
     select s.* into job from pgq._settle(array[p_id], array[p_token]) s;
 end
 $$;
-comment on function pgq._settle_one(bigint, bigint) is 'the same for one receipt; null if it is stale';
+comment on function pgq._settle_one(bigint, bigint) is
+'the same for one receipt; null if it is stale';
 
 create function pgq._complete(p_ids bigint[], p_tokens bigint[], p_result jsonb)
 returns setof bigint
@@ -139,9 +140,10 @@ end
 $$;
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
-'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result is kept with '
-'the job for the queue''s keep_completed. A second session with the same receipt waits for the first one''s '
-'transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ and SERIALIZABLE.';
+'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
+'is kept with the job for the queue''s keep_completed. A second session with the same receipt '
+'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
+'and SERIALIZABLE.';
 
 create function @extschema@.pgq_complete(
     ids bigint[],
@@ -160,8 +162,9 @@ end
 $$;
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[]) from public;
 comment on function @extschema@.pgq_complete(bigint[], bigint[]) is
-'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each once; receipts '
-'whose lease is lost are left out. Errors: 22004 null array or element; 22023 different lengths; 40001.';
+'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
+'once; receipts whose lease is lost are left out. Errors: 22004 null array or element; 22023 '
+'different lengths; 40001.';
 
 create function @extschema@.pgq_heartbeat(
     ids bigint[],
@@ -186,12 +189,13 @@ begin
     perform pgq._wants_tick(v_lease_ms);
     select array_agg(r.id), array_agg(r.token), count(*)::integer
       into ids, tokens, v_left
-      from (
-          select distinct r.id, r.token from unnest(ids, tokens) r (id, token) order by r.id, r.token
-      ) r;
+      from (select distinct r.id, r.token from unnest(ids, tokens) r (id, token)
+             order by r.id, r.token) r;
     foreach v_slot in array pgq._looks(tokens) loop
         exit when v_left = 0;
-        return query select r.id, r.lease_expires_at, false from pgq._renew(v_slot, ids, tokens, v_lease_ms, v_now) r;
+        return query
+        select r.id, r.lease_expires_at, false
+          from pgq._renew(v_slot, ids, tokens, v_lease_ms, v_now) r;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
@@ -202,9 +206,9 @@ end
 $$;
 revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval) from public;
 comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval) is
-'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the new expiry of '
-'each once; receipts whose lease is lost are left out. Errors: 22004 null array or element; 22023 different '
-'lengths or timeout out of range; 40001.';
+'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
+'new expiry of each once; receipts whose lease is lost are left out. Errors: 22004 null array or '
+'element; 22023 different lengths or timeout out of range; 40001.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,
@@ -220,16 +224,15 @@ as $$
 begin
     perform pgq._check_not_null('id', id is null);
     perform pgq._check_not_null('token', token is null);
-    return (
-        select h.lease_expires_at from @extschema@.pgq_heartbeat(array[id], array[token], timeout) h
-    );
+    return (select h.lease_expires_at
+              from @extschema@.pgq_heartbeat(array[id], array[token], timeout) h);
 end
 $$;
 revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval) from public;
 comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval) is
-'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its new expiry. '
-'null: the lease is lost. An expired lease that nobody has taken is still good. Errors: 22004 null receipt; '
-'22023 timeout out of range; 40001.';
+'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
+'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
+'Errors: 22004 null receipt; 22023 timeout out of range; 40001.';
 
 create function @extschema@.pgq_fail(
     id bigint,
@@ -258,10 +261,11 @@ end
 $$;
 revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean) from public;
 comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean) is
-'Ends an attempt in the caller''s transaction. ''scheduled'': the job is tried again after retry_in, or after '
-'the queue''s backoff with jitter. ''dead'': it had no attempt left, or retryable is false; it is kept with its '
-'payload and last error, and pgq_retry brings it back. null: the lease is lost, nothing was changed. Errors: '
-'22004 null receipt or retryable; 22023 negative or infinite retry_in; 40001.';
+'Ends an attempt in the caller''s transaction. ''scheduled'': the job is tried again after '
+'retry_in, or after the queue''s backoff with jitter. ''dead'': it had no attempt left, or '
+'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
+'null: the lease is lost, nothing was changed. Errors: 22004 null receipt or retryable; 22023 '
+'negative or infinite retry_in; 40001.';
 
 create function @extschema@.pgq_release(
     id bigint,
@@ -290,6 +294,6 @@ end
 $$;
 revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from public;
 comment on function @extschema@.pgq_release(bigint, bigint, interval) is
-'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does not count. '
-'false: the lease is lost, nothing was changed. Errors: 22004 null receipt or delay; 22023 negative or '
-'infinite delay; 40001.';
+'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
+'not count. false: the lease is lost, nothing was changed. Errors: 22004 null receipt or delay; '
+'22023 negative or infinite delay; 40001.';

@@ -2,7 +2,9 @@
  * Public: pgq_reclaim.
  */
 
-create function pgq._reclaim(p_queue_id integer, p_batch integer, p_window integer, p_exhausted boolean)
+create function pgq._reclaim(
+    p_queue_id integer, p_batch integer, p_window integer, p_exhausted boolean
+)
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -53,11 +55,13 @@ begin
     perform pgq._check_batch('max', max);
     return query
     select r.*
-      from pgq._reclaim(case when queue is not null then pgq._queue_id(queue) end, max, null, false) r;
+      from pgq._reclaim(
+               case when queue is not null then pgq._queue_id(queue) end, max, null, false
+           ) r;
 end
 $$;
 revoke all on function @extschema@.pgq_reclaim(text, integer) from public;
 comment on function @extschema@.pgq_reclaim(text, integer) is
-'Takes back up to max expired leases of a queue, or of all, and returns the ids of the jobs: each is ready '
-'again or, without an attempt left, dead. Not needed for progress: pgq_dequeue claims expired jobs by itself. '
-'Errors: 42704 unknown queue; 22004 and 22023 max.';
+'Takes back up to max expired leases of a queue, or of all, and returns the ids of the jobs: '
+'each is ready again or, without an attempt left, dead. Not needed for progress: pgq_dequeue '
+'claims expired jobs by itself. Errors: 42704 unknown queue; 22004 and 22023 max.';

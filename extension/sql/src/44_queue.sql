@@ -68,19 +68,24 @@ as $$
 declare
     v_id integer;
 begin
-    if num_nulls(max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead, max_active) > 0
-    then
+    if num_nulls(
+        max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
+        max_active
+    ) > 0 then
         raise exception 'settings must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Leave an argument out for its default.';
     end if;
     perform pgq._check_settings(
-        name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead, max_active
+        name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
+        max_active
     );
     insert into pgq.queue as q (
         name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead
     )
-    values (name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead)
+    values (
+        name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead
+    )
     on conflict on constraint queue_name_key do nothing
     returning q.id into v_id;
     if v_id is null then
@@ -99,10 +104,11 @@ comment on function
     @extschema@.pgq_create_queue(
         text, integer, interval, double precision, interval, interval, interval, integer
     ) is
-'Creates a queue. max_attempts: tries before a job is dead (1 to 32767). The wait before the next try is '
-'backoff_base * backoff_factor ^ (attempt - 1), at most backoff_max, of that a random share between a half and '
-'all. keep_completed, keep_dead: how long finished jobs stay in the archive (0: not at all). max_active: 0, '
-'limits are not supported by this version. Errors: 42710 exists already; 22004; 22023; 0A000.';
+'Creates a queue. max_attempts: tries before a job is dead (1 to 32767). The wait before the '
+'next try is backoff_base * backoff_factor ^ (attempt - 1), at most backoff_max, of that a '
+'random share between a half and all. keep_completed, keep_dead: how long finished jobs stay in '
+'the archive (0: not at all). max_active: 0, limits are not supported by this version. Errors: '
+'42710 exists already; 22004; 22023; 0A000.';
 
 create function @extschema@.pgq_configure_queue(
     name text,
@@ -123,7 +129,8 @@ as $$
 declare
     v_queue pgq.queue;
 begin
-    select q.* into v_queue from pgq.queue q where q.name = pgq_configure_queue.name for no key update;
+    select q.* into v_queue
+      from pgq.queue q where q.name = pgq_configure_queue.name for no key update;
     if not found then
         perform pgq._raise_unknown_queue(name);
     end if;
@@ -149,8 +156,8 @@ comment on function
     @extschema@.pgq_configure_queue(
         text, integer, interval, double precision, interval, interval, interval, integer
     ) is
-'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for jobs that finish '
-'from then on. Errors: 42704 unknown queue; 22004; 22023; 0A000.';
+'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for '
+'jobs that finish from then on. Errors: 42704 unknown queue; 22004; 22023; 0A000.';
 
 create function pgq._set_paused(p_queue text, p_paused boolean)
 returns void
@@ -179,7 +186,8 @@ end
 $$;
 revoke all on function @extschema@.pgq_pause(text) from public;
 comment on function @extschema@.pgq_pause(text) is
-'Lets no more jobs of a queue be claimed; running ones go on, and enqueue works. Errors: 42704 unknown queue.';
+'Lets no more jobs of a queue be claimed; running ones go on, and enqueue works. Errors: 42704 '
+'unknown queue.';
 
 create function @extschema@.pgq_resume(queue text)
 returns void
@@ -215,7 +223,8 @@ begin
     begin
         lock table pgq.queue in access exclusive mode;
     exception when lock_not_available then
-        raise exception 'queue "%" cannot be dropped while a transaction is open that has used pgq', name
+        raise exception 'queue "%" cannot be dropped while a transaction is open that has used pgq',
+                name
             using errcode = 'lock_not_available',
                   hint = 'Try again; pg_stat_activity shows transactions that stay open.';
     end;
@@ -238,5 +247,6 @@ end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
 comment on function @extschema@.pgq_drop_queue(text, boolean) is
-'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed jobs stay in the archive '
-'until they expire. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some transaction that has used pgq stayed open for a second.';
+'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed jobs '
+'stay in the archive until they expire. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 '
+'some transaction that has used pgq stayed open for a second.';

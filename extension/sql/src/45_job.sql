@@ -27,8 +27,8 @@ end
 $$;
 revoke all on function @extschema@.pgq_cancel(bigint) from public;
 comment on function @extschema@.pgq_cancel(bigint) is
-'Cancels a ready or scheduled job in the caller''s transaction; it is kept in the archive for the queue''s '
-'keep_dead. false: it is running, finished or unknown. Errors: 22004 null id.';
+'Cancels a ready or scheduled job in the caller''s transaction; it is kept in the archive for '
+'the queue''s keep_dead. false: it is running, finished or unknown. Errors: 22004 null id.';
 
 create function pgq._revive(p_ids bigint[])
 returns setof bigint
@@ -44,10 +44,10 @@ begin
          where a.id = any (p_ids) and a.state = 'dead' and a.expires_at > pgq._now()
         returning a.*
     loop
-        select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts, v_dead.payload, v_dead.headers,
-               v_dead.last_error
-          into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts, v_job.payload,
-               v_job.headers, v_job.last_error
+        select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
+               v_dead.payload, v_dead.headers, v_dead.last_error
+          into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts,
+               v_job.payload, v_job.headers, v_job.last_error
           from pgq.queue q
           join pgq.lane l on l.queue_id = q.id and l.priority = v_dead.priority
          where q.name = v_dead.queue
@@ -58,7 +58,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._revive(bigint[]) is 'puts dead jobs back as ready with all their attempts; returns the ids';
+comment on function pgq._revive(bigint[]) is
+'puts dead jobs back as ready with all their attempts; returns the ids';
 
 create function @extschema@.pgq_retry(id bigint)
 returns boolean
@@ -75,8 +76,8 @@ end
 $$;
 revoke all on function @extschema@.pgq_retry(bigint) from public;
 comment on function @extschema@.pgq_retry(bigint) is
-'Makes a dead job ready again, with all its attempts, in the caller''s transaction. false: there is no dead job '
-'of that id. Errors: 22004 null id.';
+'Makes a dead job ready again, with all its attempts, in the caller''s transaction. false: there '
+'is no dead job of that id. Errors: 22004 null id.';
 
 create function @extschema@.pgq_retry_dead(
     queue text,
@@ -96,7 +97,8 @@ begin
       from pgq._revive(array(
                select a.id
                  from pgq.archive a
-                where a.queue = pgq_retry_dead.queue and a.state = 'dead' and a.expires_at > pgq._now()
+                where a.queue = pgq_retry_dead.queue and a.state = 'dead'
+                  and a.expires_at > pgq._now()
                 order by a.id
                 limit max
                   for update skip locked
@@ -106,8 +108,8 @@ end
 $$;
 revoke all on function @extschema@.pgq_retry_dead(text, integer) from public;
 comment on function @extschema@.pgq_retry_dead(text, integer) is
-'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids. Errors: 42704 unknown '
-'queue; 22004 and 22023 max.';
+'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids. Errors: '
+'42704 unknown queue; 22004 and 22023 max.';
 
 create function @extschema@.pgq_purge(
     queue text,
@@ -126,7 +128,9 @@ declare
     v_live bigint;
     v_dead bigint;
 begin
-    perform pgq._check_not_null('states', states is null or array_position(states, null) is not null);
+    perform pgq._check_not_null(
+        'states', states is null or array_position(states, null) is not null
+    );
     foreach v_state in array states loop
         if v_state not in ('ready', 'scheduled', 'waiting', 'dead') then
             raise exception 'jobs in state "%" cannot be purged', v_state
@@ -144,13 +148,14 @@ begin
     )
     delete from pgq.job j using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id;
     get diagnostics v_live = row_count;
-    delete from pgq.archive a where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead';
+    delete from pgq.archive a
+     where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead';
     get diagnostics v_dead = row_count;
     return v_live + v_dead;
 end
 $$;
 revoke all on function @extschema@.pgq_purge(text, text[]) from public;
 comment on function @extschema@.pgq_purge(text, text[]) is
-'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting or dead, and returns their '
-'number. Active jobs stay, and so do jobs that another transaction is about to claim. Errors: 42704 unknown '
-'queue; 22004; 22023 another state.';
+'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting or dead, '
+'and returns their number. Active jobs stay, and so do jobs that another transaction is about to '
+'claim. Errors: 42704 unknown queue; 22004; 22023 another state.';

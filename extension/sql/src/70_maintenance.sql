@@ -1,15 +1,17 @@
 /*
  * Maintenance: rotation, expired leases without an attempt left, late commits, retention.
  *
- * It runs about once a second in ordinary calls, for all of them together, and on pgq_maintain(). A call
- * only queues it, as the event of a deferred trigger: it runs at COMMIT, so that no lock that it takes
- * outlives the commit, whatever the caller's transaction does before. It waits for nothing: rows are
- * locked with SKIP LOCKED, tables with NOWAIT, and what fails is tried again at the next tick.
+ * It runs about once a second in ordinary calls, for all of them together, and on pgq_maintain().
+ * A call only queues it, as the event of a deferred trigger: it runs at COMMIT, so that no lock
+ * that it takes outlives the commit, whatever the caller's transaction does before. It waits for
+ * nothing: rows are locked with SKIP LOCKED, tables with NOWAIT, and what fails is tried again at
+ * the next tick.
  *
- * A slot goes free > live > closing > free. It is closed when it seems to hold no job, and claims then pass
- * it by. At a later tick it is locked in ACCESS EXCLUSIVE mode; no transaction that inserted into it can
- * be open then. If it is empty in a snapshot taken after the lock, it is truncated; if not, a late commit
- * has arrived, and it is live again. Nothing else than that look tells that a slot is empty.
+ * A slot goes free > live > closing > free. It is closed when it seems to hold no job, and claims
+ * then pass it by. At a later tick it is locked in ACCESS EXCLUSIVE mode; no transaction that
+ * inserted into it can be open then. If it is empty in a snapshot taken after the lock, it is
+ * truncated; if not, a late commit has arrived, and it is live again. Nothing else than that look
+ * tells that a slot is empty.
  *
  * Only READ COMMITTED gives each statement its own snapshot, so nothing is done under other levels.
  */
@@ -81,7 +83,8 @@ exception
 end
 $$;
 comment on function pgq._truncate(smallint) is
-'empties a closing slot and returns what it is then: free, live (it has jobs again), or still closing';
+'empties a closing slot and returns what it is then: free, live (it has jobs again), or still '
+'closing';
 
 create function pgq._evacuate(p_from smallint, p_to smallint, p_now timestamptz)
 returns void
@@ -94,7 +97,9 @@ begin
     when {slot} then
         with moved as (
             delete from pgq.job_{slot} j
-             where j.ctid = any (array(select i.ctid from pgq.job_{slot} i limit 1000 for update skip locked))
+             where j.ctid = any (array(
+                       select i.ctid from pgq.job_{slot} i limit 1000 for update skip locked
+                   ))
             returning j.*
         )
         insert into pgq.job (
@@ -102,8 +107,8 @@ begin
             lease_expires_at, lease_ms, worker, payload, headers, last_error
         )
         select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
-               greatest(m.due, pgq._us(p_now)), m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker,
-               m.payload, m.headers, m.last_error
+               greatest(m.due, pgq._us(p_now)), m.token, m.claimed_at, m.lease_expires_at,
+               m.lease_ms, m.worker, m.payload, m.headers, m.last_error
           from moved m;
     --@ end
     end case;

@@ -3,7 +3,8 @@
  */
 
 create function pgq._turn(
-    p_all smallint[], p_parked smallint, p_now timestamptz, inout p_live smallint[], inout p_closing smallint[]
+    p_all smallint[], p_parked smallint, p_now timestamptz, inout p_live smallint[],
+    inout p_closing smallint[]
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -11,7 +12,8 @@ as $$
 declare
     v_slot smallint;
     v_fate text;
-    v_limit constant bigint := coalesce(nullif(current_setting('pgq.slot_size', true), ''), '8388608')::bigint;
+    v_limit constant bigint
+        := coalesce(nullif(current_setting('pgq.slot_size', true), ''), '8388608')::bigint;
     v_head constant smallint := p_live[cardinality(p_live)];
 begin
     foreach v_slot in array p_closing loop
@@ -44,16 +46,16 @@ begin
             return;
         end if;
     end loop;
-    -- No slot is free. The oldest is emptied by hand once the head has grown past it: the work is less
-    -- than the garbage that it makes room for, and a backlog stays where it is.
+    -- No slot is free. The oldest is emptied by hand once the head has grown past it: the work is
+    -- less than the garbage that it makes room for, and a backlog stays where it is.
     if p_live[1] <> v_head and pgq._size(v_head) >= pgq._size(p_live[1]) then
         perform pgq._evacuate(p_live[1], p_parked, p_now);
     end if;
 end
 $$;
 comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], smallint[]) is
-'frees, closes and adds slots of one family; the last of p_live is the one that is written. It is left when it '
-'has grown to pgq.slot_size bytes (default 8 MB)';
+'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
+'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
 
 create function pgq._expire_archive(p_now timestamptz)
 returns void
@@ -73,7 +75,8 @@ begin
     ] loop
         if pg_relation_size(format('pgq.archive_%s', v_bucket)::regclass) > 0 then
             begin
-                execute format('lock table pgq.%I in access exclusive mode nowait', 'archive_' || v_bucket);
+                execute format('lock table pgq.%I in access exclusive mode nowait',
+                               'archive_' || v_bucket);
                 execute format('truncate pgq.%I', 'archive_' || v_bucket);
             exception when lock_not_available or object_in_use then
                 return;
@@ -82,7 +85,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._expire_archive(timestamptz) is 'truncates archive partitions whose window has passed';
+comment on function pgq._expire_archive(timestamptz) is
+'truncates archive partitions whose window has passed';
 
 create function pgq._maintain()
 returns void
@@ -115,15 +119,15 @@ begin
     foreach v_slot in array v_ring.parked || v_ring.live loop
         perform pgq._lower_floors(v_slot, v_now);
     end loop;
-    select t.p_live, t.p_closing
-      into v_ring.parked, v_ring.parked_closing
+    select t.p_live, t.p_closing into v_ring.parked, v_ring.parked_closing
       from pgq._turn(
-               '{4,5}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.parked, v_ring.parked_closing
+               '{4,5}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.parked,
+               v_ring.parked_closing
            ) t;
-    select t.p_live, t.p_closing
-      into v_ring.live, v_ring.closing
+    select t.p_live, t.p_closing into v_ring.live, v_ring.closing
       from pgq._turn(
-               '{0,1,2,3}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.live, v_ring.closing
+               '{0,1,2,3}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.live,
+               v_ring.closing
            ) t;
     foreach v_slot in array v_ring.live loop
         if v_slot <> all (v_live) then
@@ -152,8 +156,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Locks would outlive a PREPARE TRANSACTION, and a SET CONSTRAINTS ... IMMEDIATE in mid-transaction.
-    -- A commit by a Sync message of the extended protocol has no current query.
+    -- Locks would outlive a PREPARE TRANSACTION, and a SET CONSTRAINTS ... IMMEDIATE in
+    -- mid-transaction. A commit by a Sync message of the extended protocol has no current query.
     if pgq._read_committed()
         and coalesce(current_query(), '') !~* '\m(prepare\M.*\mtransaction|constraints)\M'
     then
@@ -186,6 +190,6 @@ end
 $$;
 revoke all on function @extschema@.pgq_maintain() from public;
 comment on function @extschema@.pgq_maintain() is
-'Does at the commit of the caller''s transaction what ordinary calls do about once a second: rotation, reclaim, '
-'retention. For quiet databases, for example from pg_cron; no queue needs it. Errors: 25001 under REPEATABLE READ '
-'and SERIALIZABLE.';
+'Does at the commit of the caller''s transaction what ordinary calls do about once a second: '
+'rotation, reclaim, retention. For quiet databases, for example from pg_cron; no queue needs it. '
+'Errors: 25001 under REPEATABLE READ and SERIALIZABLE.';
