@@ -76,12 +76,16 @@ begin
     if p_value is null then
         return;
     end if;
-    -- Adding an infinite interval (PostgreSQL 17) gives an infinite time, adding a huge one 22008.
-    if p_value < '0' or (p_value = '0' and not p_zero_allowed) or p_value > '1000 years' then
+    if p_value < '0' or (p_value = '0' and not p_zero_allowed) then
         raise exception '"%" must be %, not %', p_name,
                 case when p_zero_allowed then 'zero or a positive interval'
                      else 'a positive interval' end,
                 p_value
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- Infinite ones (PostgreSQL 17) included; adding them to a time would give 22008 or infinity.
+    if p_value > '1000 years' then
+        raise exception '"%" must be at most 1000 years, not %', p_name, p_value
             using errcode = 'invalid_parameter_value';
     end if;
 end

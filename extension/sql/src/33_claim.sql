@@ -14,23 +14,23 @@ declare
     v_now constant bigint := pgq._ms(pgq._now());
     v_next constant bigint := coalesce(pg_sequence_last_value('pgq.next_tick'), 0);
 begin
-    -- A lease shorter than a second must be found expired as soon as it is.
+    -- A lease shorter than that must be found expired as soon as it is.
     if v_now < v_next then
-        if v_now + p_lease_ms < v_next then
-            perform setval('pgq.next_tick', v_now + p_lease_ms);
+        if v_now + p_lease_ms + 5 < v_next then
+            perform setval('pgq.next_tick', v_now + p_lease_ms + 5);
         end if;
         return false;
     end if;
     if not pgq._read_committed() then
         return false;
     end if;
-    perform setval('pgq.next_tick', v_now + least(p_lease_ms, 1000));
+    perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
     insert into pgq.chore default values;
     return true;
 end
 $$;
 comment on function pgq._wants_tick(integer) is
-'true about once a second for all sessions together: the call then looks for expired leases, too, '
+'true about twice a second for all sessions together: the call then looks for expired leases, too, '
 'and maintenance runs at its commit (pgq._maintain)';
 
 create function pgq._merge(

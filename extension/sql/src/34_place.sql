@@ -64,10 +64,10 @@ comment on function pgq._lock(smallint, integer, bigint) is
 'locks one job without waiting; null if that fails';
 
 create function pgq._take_expired(
-    p_slot smallint, p_lane integer, p_batch integer, p_window integer, p_now timestamptz,
-    p_max integer, p_exhausted boolean
+    p_slot smallint, p_queue_id integer, p_batch integer, p_window integer, p_now timestamptz,
+    p_exhausted boolean
 )
-returns bigint[]
+returns setof pgq.source
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -76,43 +76,43 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
-declare
-    v_ids bigint[];
 begin
     case p_slot
     --@ each slot
     when {slot} then
-        v_ids := array(
-            select w.id
-              from (
-                  select j.id, j.lease_expires_at, j.attempt, j.max_attempts
-                    from pgq.job_{slot} j
-                   where j.lane = p_lane and j.{key} > coalesce((
-                             select f.base from pgq.floor_{slot} f
-                              where f.lane = p_lane order by f.n desc limit 1
-                         ), 0)
-                   order by j.{key}
-                   limit p_window
-              ) w
-             where w.lease_expires_at <= p_now
-               and (not p_exhausted or w.attempt >= coalesce(w.max_attempts, p_max))
-        );
-        v_ids := array(
-            select j.id
-              from pgq.job_{slot} j
-             where j.lane = p_lane and j.id = any (v_ids) and j.lease_expires_at <= p_now
-             order by j.id limit p_batch for update skip locked
-        );
+        return query
+        with expired as materialized (
+            select l.id as lane, w.id
+              from pgq.lane l
+              join pgq.queue q on q.id = l.queue_id,
+                   lateral (
+                       select j.id, j.lease_expires_at, j.attempt, j.max_attempts
+                         from pgq.job_{slot} j
+                        where j.lane = l.id and j.{key} > coalesce((
+                                  select f.base from pgq.floor_{slot} f
+                                   where f.lane = l.id order by f.n desc limit 1
+                              ), 0)
+                        order by j.{key}
+                        limit p_window
+                   ) w
+             where (p_queue_id is null or l.queue_id = p_queue_id)
+               and w.lease_expires_at <= p_now
+               and (not p_exhausted or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
+        )
+        select {slot}::smallint, j.lane, j.id
+          from expired e
+          join pgq.job_{slot} j on j.lane = e.lane and j.id = e.id
+         where j.lease_expires_at <= p_now
+         order by j.lane, j.id limit p_batch for update of j skip locked;
     --@ end
     end case;
-    return v_ids;
 end
 $$;
 comment on function
-    pgq._take_expired(smallint, integer, integer, integer, timestamptz, integer, boolean) is
-'locks up to p_batch jobs of a lane in a slot whose leases have expired, and returns their ids; '
-'looks at the first p_window live jobs (null: all); p_exhausted: takes only those without an '
-'attempt left';
+    pgq._take_expired(smallint, integer, integer, integer, timestamptz, boolean) is
+'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all; '
+'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
+'without an attempt left';
 
 create function pgq._park(p_job pgq.job, p_delay interval)
 returns void
@@ -188,25 +188,3 @@ end
 $$;
 comment on function pgq._put_back(pgq.job, interval, text, boolean) is
 'the end of a failed attempt: the next try after p_delay (null: the queue''s backoff), or dead';
-
-create function pgq._expire(p_slot smallint, p_lane integer, p_ids bigint[])
-returns setof bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_job pgq.job;
-begin
-    for v_job in select r.* from pgq._remove(p_slot, p_lane, p_ids) r loop
-        perform pgq._put_back(
-            v_job, '0',
-            format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
-                   v_job.attempt, coalesce(v_job.worker, 'unnamed')),
-            true
-        );
-        return next v_job.id;
-    end loop;
-end
-$$;
-comment on function pgq._expire(smallint, integer, bigint[]) is
-'takes back leases that pgq._take_expired has locked: the job is ready again, or dead';

@@ -11,35 +11,34 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_slot smallint;
-    v_lane record;
-    v_ids bigint[];
     v_left integer := p_batch;
+    v_slot smallint;
+    v_expired pgq.source;
+    v_job pgq.job;
 begin
     foreach v_slot in array pgq._slots() loop
-        for v_lane in
-            select l.id, q.max_attempts
-              from pgq.lane l
-              join pgq.queue q on q.id = l.queue_id
-             where p_queue_id is null or q.id = p_queue_id
-             order by l.id
+        for v_expired in
+            select e.*
+              from pgq._take_expired(v_slot, p_queue_id, v_left, p_window, v_now, p_exhausted) e
         loop
-            v_ids := pgq._take_expired(
-                v_slot, v_lane.id, v_left, p_window, v_now, v_lane.max_attempts, p_exhausted
+            select r.* into v_job
+              from pgq._remove(v_expired.slot, v_expired.lane, array[v_expired.head]) r;
+            perform pgq._put_back(
+                v_job, '0',
+                format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
+                       v_job.attempt, coalesce(v_job.worker, 'unnamed')),
+                true
             );
-            if v_ids <> '{}' then
-                return query select e.* from pgq._expire(v_slot, v_lane.id, v_ids) e;
-                v_left := v_left - cardinality(v_ids);
-                if v_left = 0 then
-                    return;
-                end if;
-            end if;
+            v_left := v_left - 1;
+            return next v_job.id;
         end loop;
+        exit when v_left = 0;
     end loop;
 end
 $$;
 comment on function pgq._reclaim(integer, integer, integer, boolean) is
-'takes back expired leases of a queue (null: of all), and returns the ids; see pgq._take_expired';
+'takes back expired leases (see pgq._take_expired): the jobs are ready again, or dead; returns '
+'their ids';
 
 create function @extschema@.pgq_reclaim(
     queue text default null,

@@ -1,7 +1,7 @@
 /*
  * Maintenance: rotation, expired leases without an attempt left, late commits, retention.
  *
- * It runs about once a second in ordinary calls, for all of them together, and on pgq_maintain().
+ * It runs about twice a second in ordinary calls, for all of them together, and on pgq_maintain().
  * A call only queues it, as the event of a deferred trigger: it runs at COMMIT, so that no lock
  * that it takes outlives the commit, whatever the caller's transaction does before. It waits for
  * nothing: rows are locked with SKIP LOCKED, tables with NOWAIT, and what fails is tried again at
@@ -68,6 +68,10 @@ begin
     case p_slot
     --@ each slot
     when {slot} then
+        -- Also when the lock cannot be had for hours: a late commit is delivered nevertheless.
+        if pgq._holds_jobs({slot}::smallint, false) then
+            return 'live';
+        end if;
         lock table pgq.job_{slot}, pgq.floor_{slot} in access exclusive mode nowait;
         if pgq._holds_jobs({slot}::smallint, true) then
             return 'live';

@@ -190,6 +190,6 @@ end
 $$;
 revoke all on function @extschema@.pgq_maintain() from public;
 comment on function @extschema@.pgq_maintain() is
-'Does at the commit of the caller''s transaction what ordinary calls do about once a second: '
+'Does at the commit of the caller''s transaction what ordinary calls do twice a second: '
 'rotation, reclaim, retention. For quiet databases, for example from pg_cron; no queue needs it. '
 'Errors: 25001 under REPEATABLE READ and SERIALIZABLE.';
