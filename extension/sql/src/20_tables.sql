@@ -2,7 +2,7 @@
  * The stored state. Every row of pgq.job is a live job; which state it is in follows from its
  * columns:
  *   active     token is set; lease_expires_at may lie in the past, then anybody may claim it
- *   scheduled  token is null and due lies in the future
+ *   scheduled  token is null and run_at lies in the future
  *   ready      otherwise
  * Finished jobs are in pgq.archive.
  *
@@ -81,7 +81,7 @@ comment on table pgq.job is 'the live jobs';
 comment on column pgq.job.max_attempts is 'null: as the queue says';
 comment on column pgq.job.run_at is 'when it was asked to run; null: at once';
 comment on column pgq.job.due is
-'parked slots only, microseconds since 1970: from when it may be claimed, and its place there';
+'parked slots only: the place there, see pgq._due';
 comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
 
 --@ each slot
@@ -137,7 +137,8 @@ comment on table pgq.ring is
 create type pgq.source as (
     slot smallint,
     lane integer,
-    head bigint
+    head bigint,
+    ids bigint[]
 );
 comment on type pgq.source is
 'for pgq._merge: where jobs may be, and the lowest claimable id there';

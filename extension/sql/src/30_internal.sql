@@ -38,6 +38,20 @@ end
 $$;
 comment on function pgq._us(timestamptz) is 'microseconds since 1970, exact';
 
+create function pgq._due(p_run_at timestamptz, p_id bigint)
+returns bigint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pgq._us(p_run_at) + p_id % 4096;
+end
+$$;
+comment on function pgq._due(timestamptz, bigint) is
+'the place of a job in a parked slot: in microseconds since 1970, spread over 4 milliseconds, so '
+'that a claim position can pass some of a million jobs which fall due at one moment';
+
 create function pgq._read_committed()
 returns boolean
 language plpgsql

@@ -51,19 +51,14 @@ begin
          order by i.id
          limit 1;
     --@ end
-    --@ each parked
-    when {slot} then
-        v_id := (select min(w) from unnest(
-                     pgq._window(p_slot, p_lane, p_after, p_until, 1000, p_now, p_max, p_tick)
-                 ) w);
-    --@ end
     end case;
     return v_id;
 end
 $$;
-comment on function pgq._peek(smallint, integer, bigint, bigint, timestamptz, integer, boolean) is
-'the lowest claimable id between p_after and p_until in a lane of a slot, or null; locks '
-'nothing. p_tick: starts at the base, where expired leases are, not at the floor';
+comment on function
+    pgq._peek(smallint, integer, bigint, bigint, timestamptz, integer, boolean) is
+'the lowest claimable id between p_after and p_until in a lane of a slot of the ring, or null; '
+'locks nothing. p_tick: starts at the base, where expired leases are, not at the floor';
 
 create function pgq._window(
     p_slot smallint, p_lane integer, p_after bigint, p_until bigint, p_limit integer,
@@ -80,7 +75,7 @@ set enable_mergejoin = off
 set enable_sort = off
 as $$
 declare
-    v_due constant bigint := pgq._us(p_now);
+    v_due constant bigint := pgq._due(p_now, 4095);
     v_ids bigint[];
 begin
     case p_slot
@@ -91,6 +86,7 @@ begin
               from pgq.job_{slot} i
              where i.lane = p_lane and i.id > p_after and i.id < p_until
                and i.due <= v_due and i.due > {start}
+               and (i.run_at is null or i.run_at <= p_now)
                and {claimable}
              order by i.due
              limit p_limit
@@ -115,7 +111,7 @@ update pgq.job_{slot} j
 create function pgq._claim(
     p_slot smallint, p_lane integer, p_after bigint, p_until bigint, p_batch integer,
     p_now timestamptz, p_max integer, p_tick boolean, p_lease_ms integer, p_worker text,
-    p_keep boolean
+    p_keep boolean, p_ids bigint[] default null
 )
 returns setof pgq.job
 language plpgsql
@@ -129,16 +125,8 @@ as $$
 declare
     v_until constant timestamptz := p_now + p_lease_ms * interval '1 millisecond';
     v_place constant bigint := ((p_keep::integer << 19) | (p_lane << 3) | p_slot)::bigint;
-    v_due bigint;
-    v_window bigint[];
     v_count integer;
 begin
-    if p_slot >= 4 then
-        v_due := pgq._us(p_now);
-        v_window := pgq._window(
-            p_slot, p_lane, p_after, p_until, greatest(p_batch, 1000), p_now, p_max, p_tick
-        );
-    end if;
     case p_slot
     --@ each ring
     when {slot} then
@@ -157,8 +145,8 @@ begin
         return query with leased as (
             {lease} and j.id = any (array(
                 select i.id from pgq.job_{slot} i
-                 where i.lane = p_lane and i.id = any (v_window) and i.id < p_until
-                   and i.due <= v_due and {claimable}
+                 where i.lane = p_lane and i.id = any (p_ids) and i.id > p_after and i.id < p_until
+                   and (i.run_at is null or i.run_at <= p_now) and {claimable}
                  order by i.id limit p_batch for update skip locked
             )) returning j.*
         )
@@ -175,10 +163,10 @@ $$;
 comment on function
     pgq._claim(
         smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean, integer, text,
-        boolean
+        boolean, bigint[]
     ) is
 'leases up to p_batch claimable jobs with p_after < id < p_until in a lane of a slot and returns '
-'them in id order, passing by those that others have locked';
+'them in id order, passing by those that others have locked; in a parked slot, of p_ids';
 
 create function pgq._remove(p_slot smallint, p_lane integer, p_ids bigint[])
 returns setof pgq.job

@@ -33,54 +33,87 @@ comment on function pgq._wants_tick(integer) is
 'true about twice a second for all sessions together: the call then looks for expired leases, too, '
 'and maintenance runs at its commit (pgq._maintain)';
 
-create function pgq._merge(
+create function pgq._sources(
     p_lanes integer[], p_slots smallint[], p_after bigint, p_until bigint, p_batch integer,
-    p_now timestamptz, p_max integer, p_tick boolean, p_lease_ms integer, p_worker text,
-    p_keep boolean
+    p_now timestamptz, p_max integer, p_tick boolean
+)
+returns pgq.source[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_source pgq.source;
+    v_sources pgq.source[] := array[]::pgq.source[];
+    v_lane integer;
+    v_slot smallint;
+    v_head bigint;
+    v_ids bigint[];
+begin
+    foreach v_lane in array p_lanes loop
+        foreach v_slot in array p_slots loop
+            if v_slot < 4 then
+                v_head := pgq._peek(v_slot, v_lane, p_after, p_until, p_now, p_max, p_tick);
+            else
+                v_ids := pgq._window(
+                    v_slot, v_lane, p_after, p_until, greatest(p_batch, 1000), p_now, p_max, p_tick
+                );
+                v_head := case when v_ids <> '{}' then (select min(i) from unnest(v_ids) i) end;
+            end if;
+            if v_head is not null then
+                v_source := (v_slot, v_lane, v_head, v_ids);
+                v_sources := v_sources || v_source;
+            end if;
+        end loop;
+    end loop;
+    return v_sources;
+end
+$$;
+comment on function
+    pgq._sources(
+        integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean
+    ) is
+'where in these lanes and slots there are claimable jobs; locks nothing';
+
+create function pgq._merge(
+    p_sources pgq.source[], p_after bigint, p_until bigint, p_batch integer, p_now timestamptz,
+    p_max integer, p_tick boolean, p_lease_ms integer, p_worker text, p_keep boolean
 )
 returns setof pgq.job
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_lane integer;
-    v_slot smallint;
-    v_head bigint;
-    v_sources pgq.source[] := array[]::pgq.source[];
+    v_source pgq.source;
     v_after bigint := p_after;
     v_until bigint;
     v_left integer := p_batch;
     v_count integer;
 begin
-    foreach v_lane in array p_lanes loop
-        foreach v_slot in array p_slots loop
-            v_head := pgq._peek(v_slot, v_lane, p_after, p_until, p_now, p_max, p_tick);
-            if v_head is not null then
-                v_sources := v_sources || (v_slot, v_lane, v_head)::pgq.source;
-            end if;
-        end loop;
-    end loop;
-
-    while v_left > 0 and cardinality(v_sources) > 0 loop
-        v_sources := array(select s from unnest(v_sources) s order by s.head);
-        v_slot := (v_sources[1]).slot;
-        v_lane := (v_sources[1]).lane;
-        v_sources := v_sources[2:];
-        v_until := coalesce((v_sources[1]).head, p_until);
+    while v_left > 0 and cardinality(p_sources) > 0 loop
+        p_sources := array(select s from unnest(p_sources) s order by s.head);
+        v_source := p_sources[1];
+        p_sources := p_sources[2:];
+        v_until := coalesce((p_sources[1]).head, p_until);
         return query
         select c.*
           from pgq._claim(
-                   v_slot, v_lane, v_after, v_until, v_left, p_now, p_max, p_tick, p_lease_ms,
-                   p_worker, p_keep
+                   v_source.slot, v_source.lane, v_after, v_until, v_left, p_now, p_max, p_tick,
+                   p_lease_ms, p_worker, p_keep, v_source.ids
                ) c;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
-        if cardinality(v_sources) > 0 then
+        if cardinality(p_sources) > 0 then
             -- What this source still has below v_until is locked by others.
             v_after := v_until - 1;
-            v_head := pgq._peek(v_slot, v_lane, v_after, p_until, p_now, p_max, p_tick);
-            if v_head is not null then
-                v_sources := v_sources || (v_slot, v_lane, v_head)::pgq.source;
+            if v_source.slot < 4 then
+                v_source.head := pgq._peek(
+                    v_source.slot, v_source.lane, v_after, p_until, p_now, p_max, p_tick
+                );
+            else
+                v_source.head := (select min(i) from unnest(v_source.ids) i where i > v_after);
+            end if;
+            if v_source.head is not null then
+                p_sources := p_sources || v_source;
             end if;
         end if;
     end loop;
@@ -88,10 +121,9 @@ end
 $$;
 comment on function
     pgq._merge(
-        integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean, integer,
-        text, boolean
+        pgq.source[], bigint, bigint, integer, timestamptz, integer, boolean, integer, text, boolean
     ) is
-'leases up to p_batch jobs with p_after < id < p_until from several lanes and slots, in id order';
+'leases up to p_batch jobs with p_after < id < p_until from several sources, in id order';
 
 create function pgq._gather(
     p_lanes integer[], p_live smallint[], p_parked smallint[], p_firsts bigint[], p_after bigint,
@@ -103,35 +135,36 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_slot smallint;
-    v_simple boolean := cardinality(p_lanes) = 1;
+    v_sources pgq.source[] := pgq._sources(
+        p_lanes, p_parked, p_after, p_until, p_batch, p_now, p_max, p_tick
+    );
     v_left integer := p_batch;
     v_count integer;
 begin
-    foreach v_slot in array p_parked loop
-        v_simple := v_simple
-            and pgq._peek(v_slot, p_lanes[1], p_after, p_until, p_now, p_max, p_tick) is null;
-    end loop;
     -- With nothing parked, the oldest slot of the ring has the lowest ids, up to the first of the
     -- next.
-    if v_simple then
+    if cardinality(v_sources) = 0 and cardinality(p_lanes) = 1 then
         return query
         select c.*
           from pgq._claim(
-                   p_live[1], p_lanes[1], p_after, least(p_until, p_firsts[p_live[2] + 1] + 1),
-                   v_left, p_now, p_max, p_tick, p_lease_ms, p_worker, p_keep
+                   p_live[1], p_lanes[1], p_after,
+                   least(p_until, p_firsts[p_live[2] + 1] + 1), v_left, p_now, p_max, p_tick,
+                   p_lease_ms, p_worker, p_keep
                ) c;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
+        if v_left = 0 or cardinality(p_live) = 1 then
+            return;
+        end if;
     end if;
-    if v_left > 0 and (not v_simple or cardinality(p_live) > 1) then
-        return query
-        select m.*
-          from pgq._merge(
-                   p_lanes, p_parked || p_live, p_after, p_until, v_left, p_now, p_max, p_tick,
-                   p_lease_ms, p_worker, p_keep
-               ) m;
-    end if;
+    return query
+    select m.*
+      from pgq._merge(
+               v_sources || pgq._sources(
+                   p_lanes, p_live, p_after, p_until, p_batch, p_now, p_max, p_tick
+               ),
+               p_after, p_until, v_left, p_now, p_max, p_tick, p_lease_ms, p_worker, p_keep
+           ) m;
 end
 $$;
 comment on function

@@ -67,7 +67,7 @@ create function pgq._take_expired(
     p_slot smallint, p_queue_id integer, p_batch integer, p_window integer, p_now timestamptz,
     p_exhausted boolean
 )
-returns setof pgq.source
+returns table (lane integer, id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -99,7 +99,7 @@ begin
                and w.lease_expires_at <= p_now
                and (not p_exhausted or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
         )
-        select {slot}::smallint, j.lane, j.id
+        select j.lane, j.id
           from expired e
           join pgq.job_{slot} j on j.lane = e.lane and j.id = e.id
          where j.lease_expires_at <= p_now
@@ -127,7 +127,7 @@ begin
         last_error
     )
     select p_job.id, p_job.enqueued_at, p_job.lane, r.parked[cardinality(r.parked)], p_job.attempt,
-           p_job.max_attempts, v_run_at, pgq._us(v_run_at), p_job.payload, p_job.headers,
+           p_job.max_attempts, v_run_at, pgq._due(v_run_at, p_job.id), p_job.payload, p_job.headers,
            p_job.last_error
       from pgq.ring r
      order by r.gen desc

@@ -115,14 +115,15 @@ begin
         );
     end if;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
+    v_id := nextval('pgq.job_id');
     insert into pgq.job (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
     )
     values (
-        nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue.max_attempts,
-        v_at.p_run_at, pgq._us(v_at.p_run_at), pgq_enqueue.payload, pgq_enqueue.headers
-    )
-    returning id into v_id;
+        v_id, pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue.max_attempts, v_at.p_run_at,
+        case when v_at.p_run_at is not null then pgq._due(v_at.p_run_at, v_id) end,
+        pgq_enqueue.payload, pgq_enqueue.headers
+    );
     return v_id;
 end
 $$;
@@ -155,6 +156,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_at record;
+    v_now constant timestamptz := pgq._now();
 begin
     perform pgq._check_not_null(
         'payloads', payloads is null or array_position(payloads, null) is not null
@@ -169,10 +171,10 @@ begin
     insert into pgq.job as j (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
     )
-    select nextval('pgq.job_id'), pgq._now(), v_at.v_lane, v_at.v_slot,
-           pgq_enqueue_many.max_attempts, v_at.p_run_at, pgq._us(v_at.p_run_at), p.payload,
+    select n.id, v_now, v_at.v_lane, v_at.v_slot, pgq_enqueue_many.max_attempts, v_at.p_run_at,
+           case when v_at.p_run_at is not null then pgq._due(v_at.p_run_at, n.id) end, n.payload,
            pgq_enqueue_many.headers
-      from unnest(payloads) p (payload)
+      from (select nextval('pgq.job_id'), p from unnest(payloads) p) n (id, payload)
     returning j.id;
 end
 $$;

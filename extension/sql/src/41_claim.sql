@@ -155,7 +155,7 @@ begin
     if v_job.lease_expires_at > v_now then
         perform pgq._raise_held(id);
     end if;
-    if v_job.due > pgq._us(v_now) then
+    if v_job.run_at > v_now and v_job.token is null then
         raise exception 'job % is scheduled', id
             using errcode = 'object_not_in_prerequisite_state',
                   detail = format('It is due at %s.', v_job.run_at);

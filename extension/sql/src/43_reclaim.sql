@@ -13,7 +13,7 @@ declare
     v_now constant timestamptz := pgq._now();
     v_left integer := p_batch;
     v_slot smallint;
-    v_expired pgq.source;
+    v_expired record;
     v_job pgq.job;
 begin
     foreach v_slot in array pgq._slots() loop
@@ -22,7 +22,7 @@ begin
               from pgq._take_expired(v_slot, p_queue_id, v_left, p_window, v_now, p_exhausted) e
         loop
             select r.* into v_job
-              from pgq._remove(v_expired.slot, v_expired.lane, array[v_expired.head]) r;
+              from pgq._remove(v_slot, v_expired.lane, array[v_expired.id]) r;
             perform pgq._put_back(
                 v_job, '0',
                 format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,

@@ -143,7 +143,7 @@ begin
           from pgq.job j
          where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
            and j.token is null
-           and case when j.due > pgq._us(v_now) then 'scheduled' else 'ready' end = any (states)
+           and case when j.run_at > v_now then 'scheduled' else 'ready' end = any (states)
            for update skip locked
     )
     delete from pgq.job j using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id;

@@ -111,7 +111,7 @@ begin
             lease_expires_at, lease_ms, worker, payload, headers, last_error
         )
         select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
-               greatest(m.due, pgq._us(p_now)), m.token, m.claimed_at, m.lease_expires_at,
+               greatest(m.due, pgq._due(p_now, m.id)), m.token, m.claimed_at, m.lease_expires_at,
                m.lease_ms, m.worker, m.payload, m.headers, m.last_error
           from moved m;
     --@ end

@@ -46,9 +46,12 @@ begin
             return;
         end if;
     end loop;
-    -- No slot is free. The oldest is emptied by hand once the head has grown past it: the work is
-    -- less than the garbage that it makes room for, and a backlog stays where it is.
-    if p_live[1] <> v_head and pgq._size(v_head) >= pgq._size(p_live[1]) then
+    -- No slot is free. The oldest is emptied by hand if it holds little more than garbage, less
+    -- than a job per page. The statistics may be wrong; what they cannot do is to lose a job.
+    if p_live[1] <> v_head
+        and pg_stat_get_live_tuples(format('pgq.job_%s', p_live[1])::regclass)
+            < pgq._size(p_live[1]) / 8192
+    then
         perform pgq._evacuate(p_live[1], p_parked, p_now);
     end if;
 end
