@@ -114,10 +114,11 @@ create table pgq.floor_{slot} (
     floor bigint not null,
     base bigint not null,
     mark bigint not null,
-    mark_xid bigint not null
+    mark_xid bigint
 ) with (vacuum_truncate = off);
 create index floor_{slot}_lane_n_idx on pgq.floor_{slot} (lane, n);
 comment on table pgq.floor_{slot} is 'claim positions in slot {slot}';
+comment on column pgq.floor_{slot}.mark_xid is 'null: the id of the transaction that wrote the row';
 --@ end
 
 create table pgq.ring (
@@ -152,9 +153,10 @@ comment on table pgq.gate is
 'its only row is locked by whoever does maintenance; nobody waits for it';
 
 create table pgq.chore (
-    at timestamptz not null default pg_catalog.clock_timestamp()
+    last boolean not null default false
 );
-comment on table pgq.chore is 'an insert queues maintenance for the commit of its transaction';
+comment on table pgq.chore is
+'an insert queues maintenance for the commit of its transaction: see pgq._at_commit';
 
 create sequence pgq.next_tick;
 create sequence pgq.xid_recent;

@@ -155,7 +155,7 @@ begin
     end case;
     get diagnostics v_count = row_count;
     -- Every job has the same chance: on average 32 entries are passed before a floor is raised.
-    if random() * 32 < v_count then
+    if random() * 32 < v_count and pgq._read_committed() then
         perform pgq._raise_floor(p_slot, p_lane);
     end if;
 end

@@ -6,14 +6,46 @@
  *   - A row that a running transaction claims or completes is still ready in the snapshot that
  *     computes the floor, so the floor stays below it, and a rollback finds it above.
  *   - An id below the floor that is not visible yet: enqueue assigns its transaction id before it
- *     draws the job's id. So all ids up to "mark", read before the snapshot whose xmax is mark_xid,
- *     belong to transactions below mark_xid, and are decided once none of these is running. The
- *     same holds for due in the parked slots, where the mark is the clock.
+ *     draws the job's id. Let "mark" be the last id drawn, and let a transaction id be drawn after
+ *     that was read: all ids up to mark belong to transactions below it, and are decided once none
+ *     of these is running. The id that is drawn is the row's own, it is inserted in a
+ *     subtransaction. (The xmax of a snapshot would not do, running transactions may be above it.)
+ *     The same holds for due in the parked slots, where the mark is the clock; see pgq._admit.
  * Transactions that are open for longer than a second or two (those below pgq.xid_old) are not
- * waited for, or any long transaction in the cluster would stop the floors. What they commit
- * below a floor is found by pgq._lower_floors. The base waits for all. Under REPEATABLE READ the
- * order "mark, then snapshot" does not hold: no floor is raised there.
+ * waited for, or any long transaction in the cluster would stop the floors. What they commit below
+ * a floor is found by pgq._lower_floors. The base waits for all.
+ * Under REPEATABLE READ the snapshot is older than the mark: no floor is raised there.
  */
+
+create function pgq._full_xid(p_xid xid, p_near bigint)
+returns bigint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_distance constant bigint := (p_xid::text::bigint - p_near) & 4294967295;
+begin
+    return p_near + v_distance - case when v_distance < 2147483648 then 0 else 4294967296 end;
+end
+$$;
+comment on function pgq._full_xid(xid, bigint) is
+'the full transaction id of a row''s xmin, which lies less than two billion from p_near';
+
+create function pgq._snapshot(out xmin bigint, out xmax bigint, out running bigint[])
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_snapshot constant pg_snapshot := pg_current_snapshot();
+begin
+    xmin := pg_snapshot_xmin(v_snapshot)::text::bigint;
+    xmax := pg_snapshot_xmax(v_snapshot)::text::bigint;
+    running := array(select x::text::bigint from pg_snapshot_xip(v_snapshot) x);
+end
+$$;
+comment on function pgq._snapshot() is 'the snapshot of the calling statement, in numbers';
 
 create function pgq._raise_floor(p_slot smallint, p_lane integer)
 returns void
@@ -27,32 +59,31 @@ set enable_mergejoin = off
 set enable_sort = off
 as $$
 declare
-    v_mark bigint;
+    v_now constant timestamptz := pgq._now();
     v_old constant bigint := coalesce(pg_sequence_last_value('pgq.xid_old'), 0);
+    v_mark constant bigint := case when p_slot >= 4 then pgq._us(v_now)
+                                   else coalesce(pg_sequence_last_value('pgq.job_id'), 0) end;
 begin
-    if not pgq._read_committed() then
-        return;
-    end if;
-    v_mark := case when p_slot < 4 then coalesce(pg_sequence_last_value('pgq.job_id'), 0)
-                   else pgq._us(pgq._now()) end;
     case p_slot
     --@ each slot
     when {slot} then
-        insert into pgq.floor_{slot} (n, lane, floor, base, mark, mark_xid)
+        insert into pgq.floor_{slot} (n, lane, floor, base, mark)
         select nextval('pgq.floor_n'), p_lane,
                case when f.n is null then 0
                     else greatest(f.floor, least(f.mark, ready.key - 1)) end,
                case when f.n is null then 0
-                    when pg_snapshot_xmin(s.now)::text::bigint < f.mark_xid then f.base
+                    when s.xmin < f.xid then f.base
                     else greatest(f.base, least(f.mark, live.key - 1)) end,
-               v_mark, pg_snapshot_xmax(s.now)::text::bigint
-          from pg_current_snapshot() s (now)
+               v_mark
+          from pgq._snapshot() s
           left join lateral (
-                  select f.* from pgq.floor_{slot} f where f.lane = p_lane order by f.n desc limit 1
+                  select f.*, coalesce(f.mark_xid, pgq._full_xid(f.xmin, s.xmax)) as xid
+                    from pgq.floor_{slot} f where f.lane = p_lane order by f.n desc limit 1
                ) f on true
           left join lateral (
                   select j.{key} from pgq.job_{slot} j
-                   where j.lane = p_lane and j.{key} > f.floor and j.lease_expires_at is null
+                   where j.lane = p_lane and j.{key} > f.floor
+                     and (j.lease_expires_at is null or j.lease_expires_at <= v_now)
                    order by j.{key} limit 1
                ) ready (key) on true
           left join lateral (
@@ -60,16 +91,49 @@ begin
                    where j.lane = p_lane and j.{key} > f.base order by j.{key} limit 1
                ) live (key) on true
          where f.n is null
-            or not exists (
-                   select from pg_snapshot_xip(s.now) x (xid)
-                    where x.xid::text::bigint < f.mark_xid and x.xid::text::bigint >= v_old
-               );
+            or (s.xmax >= f.xid and v_mark >= f.mark and not exists (
+                   select from unnest(s.running) x where x < f.xid and x >= v_old
+               ));
     --@ end
     end case;
+exception
+    -- The block is for its subtransaction. A floor can be done without.
+    when lock_not_available then
+        return;
 end
 $$;
 comment on function pgq._raise_floor(smallint, integer) is
 'appends the highest sound claim position of a lane in a slot, unless it is not decided yet';
+
+create function pgq._admit(p_slot smallint, p_lane integer, p_due bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+as $$
+begin
+    case p_slot
+    --@ each parked
+    when {slot} then
+        insert into pgq.floor_{slot} (n, lane, floor, base, mark)
+        select nextval('pgq.floor_n'), p_lane, least(f.floor, p_due - 1), least(f.base, p_due - 1),
+               least(f.base, p_due - 1)
+          from (
+              select f.* from pgq.floor_{slot} f where f.lane = p_lane order by f.n desc limit 1
+          ) f
+         where f.mark >= p_due;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._admit(smallint, integer, bigint) is
+'called with a job that is put into a parked slot: it lies above the marks there, unless the clock '
+'has been set back; then the floor is lowered with it';
 
 create function pgq._lower_floors(p_slot smallint, p_now timestamptz)
 returns void
@@ -86,11 +150,14 @@ begin
     --@ each slot
     when {slot} then
         insert into pgq.floor_{slot} (n, lane, floor, base, mark, mark_xid)
-        select nextval('pgq.floor_n'), f.lane, j.key - 1, f.base, f.mark, f.mark_xid
-          from pgq.lane l
+        select nextval('pgq.floor_n'), f.lane, j.key - 1, f.base, f.mark,
+               coalesce(f.mark_xid, pgq._full_xid(f.xmin, s.xmax))
+          from pgq._snapshot() s,
+               pgq.lane l
           join pgq.queue q on q.id = l.queue_id,
                lateral (
-                   select f.* from pgq.floor_{slot} f where f.lane = l.id order by f.n desc limit 1
+                   select f.*, f.xmin from pgq.floor_{slot} f
+                    where f.lane = l.id order by f.n desc limit 1
                ) f,
                lateral (
                    select j.{key}

@@ -14,14 +14,15 @@ declare
     v_now constant bigint := pgq._ms(pgq._now());
     v_next constant bigint := coalesce(pg_sequence_last_value('pgq.next_tick'), 0);
 begin
-    -- A lease shorter than that must be found expired as soon as it is.
-    if v_now < v_next then
+    if not pgq._read_committed() then
+        return true;
+    end if;
+    -- Later than half a second from now: the clock has been set back.
+    if v_now < v_next and v_next <= v_now + 500 then
+        -- A lease shorter than that must be found expired as soon as it is.
         if v_now + p_lease_ms + 5 < v_next then
             perform setval('pgq.next_tick', v_now + p_lease_ms + 5);
         end if;
-        return false;
-    end if;
-    if not pgq._read_committed() then
         return false;
     end if;
     perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
@@ -31,7 +32,8 @@ end
 $$;
 comment on function pgq._wants_tick(integer) is
 'true about twice a second for all sessions together: the call then looks for expired leases, too, '
-'and maintenance runs at its commit (pgq._maintain)';
+'and maintenance runs at its commit (pgq._maintain). Under REPEATABLE READ always true, and there '
+'is no maintenance';
 
 create function pgq._sources(
     p_lanes integer[], p_slots smallint[], p_after bigint, p_until bigint, p_batch integer,
@@ -223,6 +225,9 @@ begin
     end loop;
     if not found then
         perform pgq._raise_unknown_queue(p_queue);
+    end if;
+    if v_left > 0 then
+        perform pgq._check_moved();
     end if;
 end
 $$;

@@ -15,6 +15,27 @@ end
 $$;
 comment on function pgq._slots() is 'the slots that may hold jobs';
 
+create function pgq._check_moved()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- TRUNCATE is seen by all snapshots at once, what maintenance moved before it only by new ones.
+    if not pgq._read_committed() and exists (
+        select from pg_class c join pg_inherits i on i.inhrelid = c.oid
+         where i.inhparent = 'pgq.job'::regclass
+           and c.relfilenode <> pg_relation_filenode(c.oid)
+    ) then
+        raise exception 'could not serialize access: jobs were moved by maintenance'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction might succeed if retried.';
+    end if;
+end
+$$;
+comment on function pgq._check_moved() is
+'raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved';
+
 create function pgq._find(p_id bigint, out job pgq.job)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -35,13 +56,16 @@ begin
               from pgq.lane l join pgq.job_{slot} j on j.lane = l.id and j.id = p_id;
         --@ end
         end case;
-        exit when job.id is not null;
+        if job.id is not null then
+            return;
+        end if;
     end loop;
+    perform pgq._check_moved();
 end
 $$;
 comment on function pgq._find(bigint) is
 'the live job of that id, unlocked, or null; looks slot by slot so that it leaves no lock on the '
-'others';
+'others. Raises 40001 if an old snapshot cannot tell';
 
 create function pgq._lock(p_slot smallint, p_lane integer, p_id bigint, out job pgq.job)
 language plpgsql
@@ -55,13 +79,13 @@ begin
     --@ each slot
     when {slot} then
         select j.* into job
-          from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update skip locked;
+          from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update;
     --@ end
     end case;
 end
 $$;
 comment on function pgq._lock(smallint, integer, bigint) is
-'locks one job without waiting; null if that fails';
+'locks one job; null if it has gone';
 
 create function pgq._take_expired(
     p_slot smallint, p_queue_id integer, p_batch integer, p_window integer, p_now timestamptz,
@@ -121,22 +145,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_run_at constant timestamptz := pgq._now() + p_delay;
+    v_due constant bigint := pgq._due(v_run_at, p_job.id);
+    v_slot smallint;
 begin
+    select r.parked[cardinality(r.parked)] into v_slot from pgq.ring r order by r.gen desc limit 1;
     insert into pgq.job (
         id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, payload, headers,
         last_error
     )
-    select p_job.id, p_job.enqueued_at, p_job.lane, r.parked[cardinality(r.parked)], p_job.attempt,
-           p_job.max_attempts, v_run_at, pgq._due(v_run_at, p_job.id), p_job.payload, p_job.headers,
-           p_job.last_error
-      from pgq.ring r
-     order by r.gen desc
-     limit 1;
+    values (
+        p_job.id, p_job.enqueued_at, p_job.lane, v_slot, p_job.attempt, p_job.max_attempts,
+        v_run_at, v_due, p_job.payload, p_job.headers, p_job.last_error
+    );
+    perform pgq._admit(v_slot, p_job.lane, v_due);
 end
 $$;
 comment on function pgq._park(pgq.job, interval) is
-'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled '
-'after a delay';
+'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled after '
+'a delay';
 
 create function pgq._backoff(p_job pgq.job)
 returns interval

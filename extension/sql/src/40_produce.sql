@@ -81,6 +81,7 @@ begin
     end if;
     if p_run_at is not null then
         v_slot := v_parked;
+        perform pgq._admit(v_slot, v_lane, pgq._us(p_run_at));
     end if;
 end
 $$;

@@ -8,27 +8,6 @@
  * is being moved from one to the other cannot have been missed.
  */
 
-create function pgq._check_moved()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- TRUNCATE is seen by all snapshots at once, what maintenance moved before it only by new ones.
-    if not pgq._read_committed() and exists (
-        select from pg_class c join pg_inherits i on i.inhrelid = c.oid
-         where i.inhparent = 'pgq.job'::regclass
-           and c.relfilenode <> pg_relation_filenode(c.oid)
-    ) then
-        raise exception 'could not serialize access: jobs were moved by maintenance'
-            using errcode = 'serialization_failure',
-                  hint = 'The transaction might succeed if retried.';
-    end if;
-end
-$$;
-comment on function pgq._check_moved() is
-'raises 40001 if an old snapshot cannot tell whether a receipt is stale';
-
 create function pgq._looks(p_tokens bigint[])
 returns smallint[]
 language plpgsql
@@ -43,7 +22,7 @@ begin
 end
 $$;
 comment on function pgq._looks(bigint[]) is
-'the slots in which to look for receipts, in this order';
+'the slots in which to look for receipts, in this order, which is the lock order';
 
 create function pgq._settle(p_ids bigint[], p_tokens bigint[])
 returns setof pgq.job
@@ -56,12 +35,12 @@ declare
     v_count integer;
 begin
     if v_left > 1 then
-        select array_agg(r.id), array_agg(r.token), count(*)::integer
-          into p_ids, p_tokens, v_left
+        select array_agg(r.id), array_agg(r.token), count(*)::integer, min(r.token & 7)::smallint
+          into p_ids, p_tokens, v_left, v_slot
           from (select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token)
                  order by r.id, r.token) r;
     end if;
-    -- Nearly always one look finds all.
+    -- Nearly always one look finds all. The lowest slot comes first, as in pgq._looks.
     if v_slot <= 5 then
         return query select f.* from pgq._finish(v_slot, p_ids, p_tokens) f;
         get diagnostics v_count = row_count;

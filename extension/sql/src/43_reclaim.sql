@@ -52,6 +52,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_batch('max', max);
+    perform pgq._check_moved();
     return query
     select r.*
       from pgq._reclaim(

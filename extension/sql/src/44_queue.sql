@@ -219,6 +219,11 @@ declare
     v_id integer;
 begin
     perform pgq._check_not_null('force', force is null);
+    if not pgq._read_committed() then
+        raise exception 'a queue can be dropped under READ COMMITTED only'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot may not show all of its jobs.';
+    end if;
     -- Every enqueue reads this table, so that none is under way once the lock is had.
     begin
         lock table pgq.queue in access exclusive mode;
@@ -240,13 +245,18 @@ begin
             using errcode = 'object_in_use',
                   hint = 'Drop it with "force" to delete its live and dead jobs, too.';
     end if;
-    delete from pgq.job j using pgq.lane l where j.lane = l.id and l.queue_id = v_id;
+    -- Again, because what waited for a transaction that moved a job did not see where to.
+    loop
+        delete from pgq.job j using pgq.lane l where j.lane = l.id and l.queue_id = v_id;
+        exit when not found;
+    end loop;
     delete from pgq.archive a where a.queue = name and a.state = 'dead';
     delete from pgq.queue q where q.id = v_id;
 end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
 comment on function @extschema@.pgq_drop_queue(text, boolean) is
-'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed jobs '
-'stay in the archive until they expire. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 '
-'some transaction that has used pgq stayed open for a second.';
+'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed jobs stay '
+'in the archive until they expire. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some '
+'transaction that has used pgq stayed open for a second; 25001 under REPEATABLE READ and '
+'SERIALIZABLE.';

@@ -13,11 +13,16 @@ declare
     v_job pgq.job;
 begin
     perform pgq._check_not_null('id', id is null);
-    v_job := pgq._find(id);
-    if v_job.id is not null then
+    loop
+        v_job := pgq._find(id);
+        if v_job.id is null or v_job.token is not null then
+            return false;
+        end if;
         v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id);
-    end if;
-    if v_job.id is null or v_job.token is not null then
+        -- Gone meanwhile: done, or moved to another slot by maintenance.
+        exit when v_job.id is not null;
+    end loop;
+    if v_job.token is not null then
         return false;
     end if;
     select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
@@ -28,7 +33,8 @@ $$;
 revoke all on function @extschema@.pgq_cancel(bigint) from public;
 comment on function @extschema@.pgq_cancel(bigint) is
 'Cancels a ready or scheduled job in the caller''s transaction; it is kept in the archive for '
-'the queue''s keep_dead. false: it is running, finished or unknown. Errors: 22004 null id.';
+'the queue''s keep_dead. false: it is running, finished or unknown. Waits for a transaction that '
+'is about to claim or pop it. Errors: 22004 null id; 40001.';
 
 create function pgq._revive(p_ids bigint[])
 returns setof bigint
@@ -131,6 +137,7 @@ begin
     perform pgq._check_not_null(
         'states', states is null or array_position(states, null) is not null
     );
+    perform pgq._check_moved();
     foreach v_state in array states loop
         if v_state not in ('ready', 'scheduled', 'waiting', 'dead') then
             raise exception 'jobs in state "%" cannot be purged', v_state

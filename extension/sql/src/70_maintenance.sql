@@ -2,8 +2,8 @@
  * Maintenance: rotation, expired leases without an attempt left, late commits, retention.
  *
  * It runs about twice a second in ordinary calls, for all of them together, and on pgq_maintain().
- * A call only queues it, as the event of a deferred trigger: it runs at COMMIT, so that no lock
- * that it takes outlives the commit, whatever the caller's transaction does before. It waits for
+ * A call only queues it, as the event of a deferred trigger: it runs at COMMIT, once and after all
+ * other deferred triggers, so that no lock that it takes outlives the commit. It waits for
  * nothing: rows are locked with SKIP LOCKED, tables with NOWAIT, and what fails is tried again at
  * the next tick.
  *
@@ -74,6 +74,7 @@ begin
         end if;
         lock table pgq.job_{slot}, pgq.floor_{slot} in access exclusive mode nowait;
         if pgq._holds_jobs({slot}::smallint, true) then
+            truncate pgq.floor_{slot};
             return 'live';
         end if;
         truncate pgq.job_{slot}, pgq.floor_{slot};
@@ -95,25 +96,33 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_lane record;
 begin
     case p_from
     --@ each slot
     when {slot} then
-        with moved as (
+        for v_lane in with moved as (
             delete from pgq.job_{slot} j
              where j.ctid = any (array(
                        select i.ctid from pgq.job_{slot} i limit 1000 for update skip locked
                    ))
             returning j.*
+        ), parked as (
+            insert into pgq.job (
+                id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
+                lease_expires_at, lease_ms, worker, payload, headers, last_error
+            )
+            select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
+                   greatest(m.due, pgq._due(p_now, m.id)), m.token, m.claimed_at,
+                   m.lease_expires_at, m.lease_ms, m.worker, m.payload, m.headers, m.last_error
+              from moved m
+            returning lane, due
         )
-        insert into pgq.job (
-            id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
-            lease_expires_at, lease_ms, worker, payload, headers, last_error
-        )
-        select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
-               greatest(m.due, pgq._due(p_now, m.id)), m.token, m.claimed_at, m.lease_expires_at,
-               m.lease_ms, m.worker, m.payload, m.headers, m.last_error
-          from moved m;
+        select p.lane, min(p.due) as due from parked p group by p.lane
+        loop
+            perform pgq._admit(p_to, v_lane.lane, v_lane.due);
+        end loop;
     --@ end
     end case;
 end

@@ -109,7 +109,7 @@ begin
     delete from pgq.chore c
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
-    if pgq._ms(v_now) >= coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0) + 1000 then
+    if abs(pgq._ms(v_now) - coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0)) >= 1000 then
         perform setval('pgq.xid_shifted', pgq._ms(v_now));
         perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
         perform setval('pgq.xid_recent', pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
@@ -119,7 +119,7 @@ begin
 
     select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
     v_live := v_ring.live;
-    foreach v_slot in array v_ring.parked || v_ring.live loop
+    foreach v_slot in array pgq._slots() loop
         perform pgq._lower_floors(v_slot, v_now);
     end loop;
     select t.p_live, t.p_closing into v_ring.parked, v_ring.parked_closing
@@ -158,18 +158,30 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_xid constant text := pg_current_xact_id()::text;
 begin
-    -- Locks would outlive a PREPARE TRANSACTION, and a SET CONSTRAINTS ... IMMEDIATE in
-    -- mid-transaction. A commit by a Sync message of the extended protocol has no current query.
-    if pgq._read_committed()
-        and coalesce(current_query(), '') !~* '\m(prepare\M.*\mtransaction|constraints)\M'
+    -- Locks would outlive a PREPARE TRANSACTION. A commit by a Sync message has no current query.
+    if not pgq._read_committed()
+        or coalesce(current_query(), '') ~* '\mprepare\M.*\mtransaction\M'
     then
-        perform pgq._maintain();
+        return null;
+    end if;
+    -- The first event queues one more, behind the deferred triggers of everybody else. After SET
+    -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
+    if new.last then
+        if pg_trigger_depth() = 1 then
+            perform pgq._maintain();
+        end if;
+    elsif current_setting('pgq.ticking', true) is distinct from v_xid then
+        perform set_config('pgq.ticking', v_xid, true);
+        insert into pgq.chore (last) values (true);
     end if;
     return null;
 end
 $$;
-comment on function pgq._at_commit() is 'runs maintenance that was queued in pgq.chore';
+comment on function pgq._at_commit() is
+'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred trigger';
 
 create constraint trigger chore_at_commit after insert on pgq.chore
     deferrable initially deferred
