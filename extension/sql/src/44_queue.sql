@@ -245,10 +245,11 @@ begin
             using errcode = 'object_in_use',
                   hint = 'Drop it with "force" to delete its live and dead jobs, too.';
     end if;
-    -- Again, because what waited for a transaction that moved a job did not see where to.
-    loop
+    -- A delete that waits for a transaction which moves a job does not see where to.
+    while exists (
+        select from pgq.lane l join pgq.job j on j.lane = l.id where l.queue_id = v_id
+    ) loop
         delete from pgq.job j using pgq.lane l where j.lane = l.id and l.queue_id = v_id;
-        exit when not found;
     end loop;
     delete from pgq.archive a where a.queue = name and a.state = 'dead';
     delete from pgq.queue q where q.id = v_id;
