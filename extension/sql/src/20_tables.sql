@@ -18,6 +18,8 @@
  * Rows that would be updated often are appended instead, and the newest one counts: under a held
  * horizon an updated row grows a chain of versions that every reader walks.
  *
+ * All tables have a replica identity: a publication for all tables would stop the queue otherwise.
+ *
  * Lock order: pgq.gate, then slots in number order, then rows in (lane, id) order.
  */
 
@@ -96,9 +98,11 @@ create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (
 --@ end
 --@ each slot
 create unique index job_{slot}_lane_id_idx on pgq.job_{slot} (lane, id);
+alter table pgq.job_{slot} replica identity using index job_{slot}_lane_id_idx;
 --@ end
+-- All parked jobs have it. The condition keeps plans that look for an id from taking this index.
 --@ each parked
-create index job_{slot}_due_idx on pgq.job_{slot} (lane, due);
+create index job_{slot}_due_idx on pgq.job_{slot} (lane, due) where due is not null;
 --@ end
 
 /*
@@ -144,6 +148,13 @@ create type pgq.source as (
 comment on type pgq.source is
 'for pgq._merge: where jobs may be, and the lowest claimable id there';
 
+create type pgq.renewal as (
+    id bigint,
+    token bigint,
+    lease_expires_at timestamptz
+);
+comment on type pgq.renewal is 'for pgq._renew: a receipt that was good, and its new expiry';
+
 create table pgq.gate (
     one boolean not null default true,
     constraint gate_pkey primary key (one),
@@ -155,15 +166,18 @@ comment on table pgq.gate is
 create table pgq.chore (
     last boolean not null default false
 );
+alter table pgq.chore replica identity full;
 comment on table pgq.chore is
 'an insert queues maintenance for the commit of its transaction: see pgq._at_commit';
 
 create sequence pgq.next_tick;
+create sequence pgq.last_tick;
 create sequence pgq.xid_recent;
 create sequence pgq.xid_old;
 create sequence pgq.xid_shifted;
 comment on sequence pgq.next_tick is
 'register: from when (ms since 1970) maintenance is due; a hint';
+comment on sequence pgq.last_tick is 'register: when (ms since 1970) maintenance ran last';
 comment on sequence pgq.xid_recent is 'register: the next transaction id at the last maintenance';
 comment on sequence pgq.xid_old is 'register: xid_recent before that, at least a second ago';
 
@@ -198,6 +212,7 @@ create index archive_dead_idx on pgq.archive (queue, id) where state = 'dead';
 
 --@ each archive
 create table pgq.archive_{slot} partition of pgq.archive for values in ({slot});
+alter table pgq.archive_{slot} replica identity full;
 --@ end
 
 insert into pgq.queue (name) values ('default');

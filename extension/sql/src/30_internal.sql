@@ -80,6 +80,24 @@ end
 $$;
 comment on function pgq._check_not_null(text, boolean) is 'raises 22004 for a null argument';
 
+create function pgq._check_array(p_name text, p_value anyarray)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null(p_name, p_value is null);
+    if array_ndims(p_value) > 1 then
+        raise exception '"%" must have one dimension, not %', p_name, array_ndims(p_value)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform pgq._check_not_null(p_name, array_position(p_value, null) is not null);
+end
+$$;
+comment on function pgq._check_array(text, anyarray) is
+'raises 22004 for a null array or element and 22023 for more than one dimension';
+
 create function pgq._check_interval(p_name text, p_value interval, p_zero_allowed boolean)
 returns void
 language plpgsql
@@ -90,7 +108,10 @@ begin
     if p_value is null then
         return;
     end if;
-    if p_value < '0' or (p_value = '0' and not p_zero_allowed) then
+    -- Two looks: with years, days and hours of both signs, one can be above zero, the other not.
+    if p_value < '0' or extract(epoch from p_value) < 0
+        or (extract(epoch from p_value) = 0 and not p_zero_allowed)
+    then
         raise exception '"%" must be %, not %', p_name,
                 case when p_zero_allowed then 'zero or a positive interval'
                      else 'a positive interval' end,
@@ -152,10 +173,8 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgq._check_not_null('ids', p_ids is null or array_position(p_ids, null) is not null);
-    perform pgq._check_not_null(
-        'tokens', p_tokens is null or array_position(p_tokens, null) is not null
-    );
+    perform pgq._check_array('ids', p_ids);
+    perform pgq._check_array('tokens', p_tokens);
     if cardinality(p_ids) <> cardinality(p_tokens) then
         raise exception '"ids" and "tokens" must have the same length, not % and %',
                 cardinality(p_ids), cardinality(p_tokens)
@@ -237,52 +256,3 @@ $$;
 comment on function pgq._add_lane(integer, smallint) is
 'gives a queue a lane for a priority. No unique index guards it: a second session would wait for '
 'the first one''s transaction. Two lanes of one priority are merged by claims';
-
-create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)
-returns smallint
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_seconds constant bigint := floor(extract(epoch from p_expires_at))::bigint;
-begin
-    return case when p_keep <= '1 hour' then v_seconds / 600 % 8
-                when p_keep <= '1 day' then 8 + v_seconds / 10800 % 10
-                when p_keep <= '32 days' then 18 + v_seconds / 345600 % 10
-                when p_keep <= '360 days' then 28 + v_seconds / 3456000 % 11
-                else 39 end::smallint;
-end
-$$;
-comment on function pgq._archive_bucket(timestamptz, interval) is
-'the archive partition for rows that expire then: windows of 10 minutes, 3 hours, 4 days and 40 '
-'days, each an eighth or a ninth of the longest retention in its class. One more window than can '
-'be in use makes the one that passed last free to be truncated. More than 360 days: kept';
-
-create function pgq._keep(p_jobs pgq.job[], p_state text, p_result jsonb)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_now constant timestamptz := pgq._now();
-begin
-    insert into pgq.archive (
-        id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
-        attempt, max_attempts, state, queue, worker, payload, headers, last_error, result
-    )
-    select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
-           pgq._archive_bucket(v_now + k.keep, k.keep), l.priority, j.attempt, j.max_attempts,
-           p_state, q.name, j.worker, j.payload, j.headers, j.last_error, p_result
-      from unnest(p_jobs) j
-      join pgq.lane l on l.id = j.lane
-      join pgq.queue q on q.id = l.queue_id,
-           lateral (
-               select case p_state when 'completed' then q.keep_completed else q.keep_dead end
-           ) k (keep)
-     where k.keep > '0';
-end
-$$;
-comment on function pgq._keep(pgq.job[], text, jsonb) is
-'writes jobs that have just been deleted from pgq.job to the archive, if their queue keeps such '
-'jobs';

@@ -144,10 +144,12 @@ begin
     when {slot} then
         return query with leased as (
             {lease} and j.id = any (array(
-                select i.id from pgq.job_{slot} i
-                 where i.lane = p_lane and i.id = any (p_ids) and i.id > p_after and i.id < p_until
-                   and (i.run_at is null or i.run_at <= p_now) and {claimable}
-                 order by i.id limit p_batch for update skip locked
+                select l.id from unnest(p_ids) w (id), lateral (
+                    select i.id from pgq.job_{slot} i
+                     where i.lane = p_lane and i.id = w.id
+                       and (i.run_at is null or i.run_at <= p_now) and {claimable}
+                       for update skip locked
+                ) l where w.id > p_after and w.id < p_until limit p_batch
             )) returning j.*
         )
         select l.* from leased l order by l.id;
@@ -166,7 +168,7 @@ comment on function
         boolean, bigint[]
     ) is
 'leases up to p_batch claimable jobs with p_after < id < p_until in a lane of a slot and returns '
-'them in id order, passing by those that others have locked; in a parked slot, of p_ids';
+'them in id order, passing by those that others have locked; in a parked slot, of the sorted p_ids';
 
 create function pgq._remove(p_slot smallint, p_lane integer, p_ids bigint[])
 returns setof pgq.job
@@ -196,7 +198,26 @@ $$;
 comment on function pgq._remove(smallint, integer, bigint[]) is
 'deletes and returns jobs that this session has locked';
 
-create function pgq._finish(p_slot smallint, p_ids bigint[], p_tokens bigint[])
+--@ define receipt
+j.lane = p_lane and j.id = any (p_ids) and j.token = any (p_tokens)
+           and j.id = p_ids[width_bucket(j.token, p_tokens)]
+--@ end
+
+create function pgq._lanes(p_tokens bigint[])
+returns integer[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(select distinct ((t >> 3) & 65535)::integer from unnest(p_tokens) t);
+end
+$$;
+comment on function pgq._lanes(bigint[]) is 'the lanes that these tokens name';
+
+create function pgq._finish(
+    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[]
+)
 returns setof pgq.job
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -207,28 +228,28 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 begin
+    -- Not a join with the receipts: a plan could read all jobs and look for each among them. The
+    -- last condition looks a token up in the sorted array, its id stands at the same place.
     case p_slot
     --@ each slot
     when {slot} then
         return query
         delete from pgq.job_{slot} j
-         using unnest(p_ids, p_tokens) r (id, token)
-         where j.lane = ((r.token >> 3) & 65535)::integer
-           and j.id = r.id
-           and j.token = r.token
+         where {receipt}
         returning j.*;
     --@ end
     end case;
 end
 $$;
-comment on function pgq._finish(smallint, bigint[], bigint[]) is
-'deletes and returns the jobs of those receipts that are good in a slot, in the given order; waits '
-'for another session with the same receipt';
+comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
+'deletes and returns the jobs of those receipts, sorted by token, that are good in a lane of a '
+'slot; waits for another session with the same receipt';
 
 create function pgq._renew(
-    p_slot smallint, p_ids bigint[], p_tokens bigint[], p_lease_ms integer, p_now timestamptz
+    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
+    p_now timestamptz
 )
-returns table (id bigint, lease_expires_at timestamptz)
+returns setof pgq.renewal
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -245,14 +266,12 @@ begin
         update pgq.job_{slot} j
            set lease_expires_at
                    = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond'
-          from unnest(p_ids, p_tokens) r (id, token)
-         where j.lane = ((r.token >> 3) & 65535)::integer
-           and j.id = r.id
-           and j.token = r.token
-        returning j.id, j.lease_expires_at;
+         where {receipt}
+        returning j.id, j.token, j.lease_expires_at;
     --@ end
     end case;
 end
 $$;
-comment on function pgq._renew(smallint, bigint[], bigint[], integer, timestamptz) is
-'renews the leases of those receipts that are good in a slot';
+comment on function
+    pgq._renew(smallint, integer, bigint[], bigint[], integer, timestamptz) is
+'renews the leases of those receipts, sorted by token, that are good in a lane of a slot';

@@ -17,8 +17,10 @@ begin
     if not pgq._read_committed() then
         return true;
     end if;
-    -- Later than half a second from now: the clock has been set back.
-    if v_now < v_next and v_next <= v_now + 500 then
+    -- Not if the tick that was due failed or was rolled back, nor if the clock has been set back.
+    if v_now < v_next and v_next <= v_now + 500
+        and v_now - coalesce(pg_sequence_last_value('pgq.last_tick'), 0) < 2500
+    then
         -- A lease shorter than that must be found expired as soon as it is.
         if v_now + p_lease_ms + 5 < v_next then
             perform setval('pgq.next_tick', v_now + p_lease_ms + 5);
@@ -55,11 +57,17 @@ begin
         foreach v_slot in array p_slots loop
             if v_slot < 4 then
                 v_head := pgq._peek(v_slot, v_lane, p_after, p_until, p_now, p_max, p_tick);
+            elsif p_until = p_after + 2 then
+                v_head := p_after + 1;
+                v_ids := array[v_head];
             else
                 v_ids := pgq._window(
                     v_slot, v_lane, p_after, p_until, greatest(p_batch, 1000), p_now, p_max, p_tick
                 );
-                v_head := case when v_ids <> '{}' then (select min(i) from unnest(v_ids) i) end;
+                if cardinality(v_ids) > 1 then
+                    v_ids := array(select i from unnest(v_ids) i order by i);
+                end if;
+                v_head := v_ids[1];
             end if;
             if v_head is not null then
                 v_source := (v_slot, v_lane, v_head, v_ids);
@@ -95,7 +103,8 @@ begin
         p_sources := array(select s from unnest(p_sources) s order by s.head);
         v_source := p_sources[1];
         p_sources := p_sources[2:];
-        v_until := coalesce((p_sources[1]).head, p_until);
+        -- Two heads are equal if maintenance has moved the job between the two looks.
+        v_until := greatest(coalesce((p_sources[1]).head, p_until), v_source.head + 1);
         return query
         select c.*
           from pgq._claim(
@@ -106,14 +115,14 @@ begin
         v_left := v_left - v_count;
         if cardinality(p_sources) > 0 then
             -- What this source still has below v_until is locked by others.
-            v_after := v_until - 1;
             if v_source.slot < 4 then
                 v_source.head := pgq._peek(
-                    v_source.slot, v_source.lane, v_after, p_until, p_now, p_max, p_tick
+                    v_source.slot, v_source.lane, v_until - 1, p_until, p_now, p_max, p_tick
                 );
             else
-                v_source.head := (select min(i) from unnest(v_source.ids) i where i > v_after);
+                v_source.head := (select min(i) from unnest(v_source.ids) i where i >= v_until);
             end if;
+            v_after := (p_sources[1]).head - 1;
             if v_source.head is not null then
                 p_sources := p_sources || v_source;
             end if;
@@ -177,7 +186,7 @@ comment on function
 'leases up to p_batch jobs of one priority of a queue, in id order';
 
 create function pgq._grab(
-    p_queue text, p_batch integer, p_lease_ms integer, p_worker text, p_tick boolean,
+    p_queue text, p_batch integer, p_lease_ms integer, p_worker text, p_tick boolean default null,
     p_after bigint default 0, p_until bigint default 9223372036854775807
 )
 returns setof @extschema@.pgq_job
@@ -210,6 +219,7 @@ begin
                ) l
          where q.name = p_queue
     loop
+        p_tick := coalesce(p_tick, pgq._wants_tick(p_lease_ms));
         exit when v_left = 0 or v_queue.paused;
         return query
         select c.id, c.token, p_queue, v_queue.priority::integer, 'active', c.attempt::integer,

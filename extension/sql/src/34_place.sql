@@ -52,8 +52,9 @@ begin
         case v_slot
         --@ each slot
         when {slot} then
-            select j.* into job
-              from pgq.lane l join pgq.job_{slot} j on j.lane = l.id and j.id = p_id;
+            select j.* into job from pgq.lane l, lateral (
+                select j.* from pgq.job_{slot} j where j.lane = l.id and j.id = p_id offset 0
+            ) j;
         --@ end
         end case;
         if job.id is not null then
@@ -122,12 +123,15 @@ begin
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
                and (not p_exhausted or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
+             order by l.id, w.id
         )
         select j.lane, j.id
-          from expired e
-          join pgq.job_{slot} j on j.lane = e.lane and j.id = e.id
-         where j.lease_expires_at <= p_now
-         order by j.lane, j.id limit p_batch for update of j skip locked;
+          from expired e, lateral (
+              select j.lane, j.id from pgq.job_{slot} j
+               where j.lane = e.lane and j.id = e.id and j.lease_expires_at <= p_now
+                 for update skip locked
+          ) j
+         limit p_batch;
     --@ end
     end case;
 end

@@ -21,6 +21,10 @@ begin
         raise exception '"run_at" must be finite'
             using errcode = 'invalid_parameter_value';
     end if;
+    if p_run_at > pgq._now() + interval '1000 years' then
+        raise exception '"run_at" must be within 1000 years, not %', p_run_at
+            using errcode = 'invalid_parameter_value';
+    end if;
     if p_max_attempts not between 1 and 32767 then
         raise exception '"max_attempts" must be between 1 and 32767, not %', p_max_attempts
             using errcode = 'invalid_parameter_value';
@@ -159,9 +163,7 @@ declare
     v_at record;
     v_now constant timestamptz := pgq._now();
 begin
-    perform pgq._check_not_null(
-        'payloads', payloads is null or array_position(payloads, null) is not null
-    );
+    perform pgq._check_array('payloads', payloads);
     if dedupe_keys is not null or group_keys is not null then
         perform pgq._raise_unsupported(
             case when dedupe_keys is not null then 'dedupe_keys' else 'group_keys' end

@@ -23,7 +23,7 @@ begin
     end if;
     v_lease_ms := pgq._lease_ms(timeout);
     return query
-    select g.* from pgq._grab(queue, batch, v_lease_ms, worker, pgq._wants_tick(v_lease_ms)) g;
+    select g.* from pgq._grab(queue, batch, v_lease_ms, worker) g;
 end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
@@ -55,9 +55,7 @@ declare
 begin
     perform pgq._check_batch('batch', batch);
     perform pgq._check_not_null('timeout', timeout is null);
-    perform pgq._check_not_null(
-        'queues', queues is null or array_position(queues, null) is not null
-    );
+    perform pgq._check_array('queues', queues);
     v_lease_ms := pgq._lease_ms(timeout);
     v_tick := pgq._wants_tick(v_lease_ms);
     foreach v_queue in array queues loop
@@ -91,7 +89,7 @@ declare
 begin
     perform pgq._check_batch('batch', batch);
     -- A claim and its completion in one transaction: nobody else ever sees the lease.
-    v_jobs := array(select g from pgq._grab(queue, batch, 1, null, pgq._wants_tick(null)) g);
+    v_jobs := array(select g from pgq._grab(queue, batch, 1, null) g);
     perform from pgq._complete(
         array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j), null
     );

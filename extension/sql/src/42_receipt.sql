@@ -31,6 +31,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot smallint := (p_tokens[1] & 7)::smallint;
+    v_lane integer;
+    v_lanes integer[];
+    v_looks smallint[];
     v_left integer := cardinality(p_ids);
     v_count integer;
 begin
@@ -38,25 +41,26 @@ begin
         select array_agg(r.id), array_agg(r.token), count(*)::integer, min(r.token & 7)::smallint
           into p_ids, p_tokens, v_left, v_slot
           from (select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token)
-                 order by r.id, r.token) r;
+                 order by r.token, r.id) r;
     end if;
-    -- Nearly always one look finds all. The lowest slot comes first, as in pgq._looks.
-    if v_slot <= 5 then
-        return query select f.* from pgq._finish(v_slot, p_ids, p_tokens) f;
-        get diagnostics v_count = row_count;
-        v_left := v_left - v_count;
-    end if;
-    if v_left > 0 then
-        foreach v_slot in array pgq._looks(p_tokens) loop
-            return query select f.* from pgq._finish(v_slot, p_ids, p_tokens) f;
-            get diagnostics v_count = row_count;
-            v_left := v_left - v_count;
-            exit when v_left = 0;
+    -- Nearly always the first look finds all.
+    v_lanes := pgq._lanes(p_tokens);
+    v_looks := array[v_slot];
+    for v_round in 1..2 loop
+        foreach v_slot in array v_looks loop
+            continue when v_slot > 5;
+            foreach v_lane in array v_lanes loop
+                return query select f.* from pgq._finish(v_slot, v_lane, p_ids, p_tokens) f;
+                get diagnostics v_count = row_count;
+                v_left := v_left - v_count;
+            end loop;
+            if v_left = 0 then
+                return;
+            end if;
         end loop;
-        if v_left > 0 then
-            perform pgq._check_moved();
-        end if;
-    end if;
+        v_looks := pgq._looks(p_tokens);
+    end loop;
+    perform pgq._check_moved();
 end
 $$;
 comment on function pgq._settle(bigint[], bigint[]) is
@@ -160,8 +164,9 @@ declare
     v_slot smallint;
     v_lease_ms integer;
     v_now constant timestamptz := pgq._now();
+    v_lanes integer[];
+    v_renewed pgq.renewal[];
     v_left integer;
-    v_count integer;
 begin
     perform pgq._check_receipts(ids, tokens);
     v_lease_ms := pgq._lease_ms(timeout);
@@ -169,14 +174,21 @@ begin
     select array_agg(r.id), array_agg(r.token), count(*)::integer
       into ids, tokens, v_left
       from (select distinct r.id, r.token from unnest(ids, tokens) r (id, token)
-             order by r.id, r.token) r;
+             order by r.token, r.id) r;
+    v_lanes := pgq._lanes(tokens);
     foreach v_slot in array pgq._looks(tokens) loop
+        v_renewed := array(
+            select r
+              from unnest(v_lanes) l, pgq._renew(v_slot, l, ids, tokens, v_lease_ms, v_now) r
+        );
+        return query select r.id, r.lease_expires_at, false from unnest(v_renewed) r;
+        v_left := v_left - cardinality(v_renewed);
         exit when v_left = 0;
-        return query
-        select r.id, r.lease_expires_at, false
-          from pgq._renew(v_slot, ids, tokens, v_lease_ms, v_now) r;
-        get diagnostics v_count = row_count;
-        v_left := v_left - v_count;
+        select array_agg(r.id order by r.token), array_agg(r.token order by r.token)
+          into ids, tokens
+          from unnest(ids, tokens) r (id, token)
+          left join unnest(v_renewed) d on d.token = r.token and d.id = r.id
+         where d.id is null;
     end loop;
     if v_left > 0 then
         perform pgq._check_moved();

@@ -129,6 +129,7 @@ as $$
 declare
     v_queue pgq.queue;
 begin
+    perform pgq._check_not_null('name', name is null);
     select q.* into v_queue
       from pgq.queue q where q.name = pgq_configure_queue.name for no key update;
     if not found then
@@ -157,7 +158,8 @@ comment on function
         text, integer, interval, double precision, interval, interval, interval, integer
     ) is
 'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for '
-'jobs that finish from then on. Errors: 42704 unknown queue; 22004; 22023; 0A000.';
+'jobs that finish from then on; if the queue kept no completed jobs, for those claimed from then '
+'on. Errors: 42704 unknown queue; 22004; 22023; 0A000.';
 
 create function pgq._set_paused(p_queue text, p_paused boolean)
 returns void
@@ -213,11 +215,12 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '1s'
+set lock_timeout = '200ms'
 as $$
 declare
     v_id integer;
 begin
+    perform pgq._check_not_null('name', name is null);
     perform pgq._check_not_null('force', force is null);
     if not pgq._read_committed() then
         raise exception 'a queue can be dropped under READ COMMITTED only'
@@ -258,6 +261,6 @@ $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
 comment on function @extschema@.pgq_drop_queue(text, boolean) is
 'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed jobs stay '
-'in the archive until they expire. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some '
-'transaction that has used pgq stayed open for a second; 25001 under REPEATABLE READ and '
-'SERIALIZABLE.';
+'in the archive until they expire. Until its transaction ends, all calls of others wait: commit at '
+'once. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some transaction that has used pgq '
+'stayed open for 200 ms; 25001 under REPEATABLE READ and SERIALIZABLE.';

@@ -134,9 +134,7 @@ declare
     v_live bigint;
     v_dead bigint;
 begin
-    perform pgq._check_not_null(
-        'states', states is null or array_position(states, null) is not null
-    );
+    perform pgq._check_array('states', states);
     perform pgq._check_moved();
     foreach v_state in array states loop
         if v_state not in ('ready', 'scheduled', 'waiting', 'dead') then

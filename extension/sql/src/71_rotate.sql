@@ -12,8 +12,9 @@ as $$
 declare
     v_slot smallint;
     v_fate text;
-    v_limit constant bigint
-        := coalesce(nullif(current_setting('pgq.slot_size', true), ''), '8388608')::bigint;
+    v_limit constant bigint := greatest(8192, coalesce(
+        substring(current_setting('pgq.slot_size', true) from '^[0-9]{1,12}$'), '8388608'
+    )::bigint);
     v_head constant smallint := p_live[cardinality(p_live)];
 begin
     foreach v_slot in array p_closing loop
@@ -50,7 +51,7 @@ begin
     -- than a job per page. The statistics may be wrong; what they cannot do is to lose a job.
     if p_live[1] <> v_head
         and pg_stat_get_live_tuples(format('pgq.job_%s', p_live[1])::regclass)
-            < pgq._size(p_live[1]) / 8192
+            < pg_relation_size(format('pgq.job_%s', p_live[1])::regclass) / 8192
     then
         perform pgq._evacuate(p_live[1], p_parked, p_now);
     end if;
@@ -59,37 +60,6 @@ $$;
 comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], smallint[]) is
 'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
 'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
-
-create function pgq._expire_archive(p_now timestamptz)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_seconds constant bigint := floor(extract(epoch from p_now))::bigint;
-    v_bucket bigint;
-begin
-    -- In each class the window that passed last; see pgq._archive_bucket.
-    foreach v_bucket in array array[
-        (v_seconds / 600 - 1) % 8,
-        8 + (v_seconds / 10800 - 1) % 10,
-        18 + (v_seconds / 345600 - 1) % 10,
-        28 + (v_seconds / 3456000 - 1) % 11
-    ] loop
-        if pg_relation_size(format('pgq.archive_%s', v_bucket)::regclass) > 0 then
-            begin
-                execute format('lock table pgq.%I in access exclusive mode nowait',
-                               'archive_' || v_bucket);
-                execute format('truncate pgq.%I', 'archive_' || v_bucket);
-            exception when lock_not_available or object_in_use then
-                return;
-            end;
-        end if;
-    end loop;
-end
-$$;
-comment on function pgq._expire_archive(timestamptz) is
-'truncates archive partitions whose window has passed';
 
 create function pgq._maintain()
 returns void
@@ -109,6 +79,7 @@ begin
     delete from pgq.chore c
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
+    perform setval('pgq.last_tick', pgq._ms(v_now));
     if abs(pgq._ms(v_now) - coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0)) >= 1000 then
         perform setval('pgq.xid_shifted', pgq._ms(v_now));
         perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
@@ -162,8 +133,8 @@ declare
     v_xid constant text := pg_current_xact_id()::text;
 begin
     -- Locks would outlive a PREPARE TRANSACTION. A commit by a Sync message has no current query.
-    if not pgq._read_committed()
-        or coalesce(current_query(), '') ~* '\mprepare\M.*\mtransaction\M'
+    if not pgq._read_committed() or coalesce(current_query(), '')
+        ~* '[[:<:]]prepare[[:space:]]+transaction[[:space:]]*(e|u&)?['']'
     then
         return null;
     end if;

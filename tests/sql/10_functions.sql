@@ -1,0 +1,114 @@
+/*
+ * The public functions: names, argument names, their order, types and defaults are API.
+ */
+begin;
+set local intervalstyle = 'postgres';
+select plan(33);
+
+create temp table expected (declaration text, returns text);
+insert into expected values
+('pgq_enqueue(payload jsonb, queue text DEFAULT ''default''::text, priority integer DEFAULT 0, '
+ 'run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
+ 'dedupe_key text DEFAULT NULL::text, group_key text DEFAULT NULL::text, '
+ 'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb)', 'bigint'),
+('pgq_enqueue_many(payloads jsonb[], queue text DEFAULT ''default''::text, '
+ 'priority integer DEFAULT 0, '
+ 'run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
+ 'dedupe_keys text[] DEFAULT NULL::text[], group_keys text[] DEFAULT NULL::text[], '
+ 'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb)', 'SETOF bigint'),
+('pgq_dequeue(batch integer DEFAULT 1, timeout interval DEFAULT ''00:00:30''::interval, '
+ 'queue text DEFAULT ''default''::text, worker text DEFAULT NULL::text)', 'SETOF pgq_job'),
+('pgq_dequeue(batch integer, timeout interval, queues text[], worker text DEFAULT NULL::text)',
+ 'SETOF pgq_job'),
+('pgq_heartbeat(id bigint, token bigint, timeout interval DEFAULT NULL::interval)',
+ 'timestamp with time zone'),
+('pgq_heartbeat(ids bigint[], tokens bigint[], timeout interval DEFAULT NULL::interval)',
+ 'TABLE(id bigint, lease_expires_at timestamp with time zone, cancel_requested boolean)'),
+('pgq_complete(id bigint, token bigint, result jsonb DEFAULT NULL::jsonb)', 'boolean'),
+('pgq_complete(ids bigint[], tokens bigint[])', 'SETOF bigint'),
+('pgq_fail(id bigint, token bigint, error text DEFAULT NULL::text, '
+ 'retry_in interval DEFAULT NULL::interval, retryable boolean DEFAULT true)', 'text'),
+('pgq_release(id bigint, token bigint, delay interval DEFAULT ''00:00:00''::interval)', 'boolean'),
+('pgq_reclaim(queue text DEFAULT NULL::text, max integer DEFAULT 1000)', 'SETOF bigint'),
+('pgq_pop(batch integer DEFAULT 1, queue text DEFAULT ''default''::text)', 'SETOF pgq_job'),
+('pgq_claim(id bigint, timeout interval DEFAULT ''00:00:30''::interval, '
+ 'worker text DEFAULT NULL::text)', 'pgq_job'),
+('pgq_create_queue(name text, max_attempts integer DEFAULT 20, '
+ 'backoff_base interval DEFAULT ''00:00:01''::interval, '
+ 'backoff_factor double precision DEFAULT 2, '
+ 'backoff_max interval DEFAULT ''01:00:00''::interval, '
+ 'keep_completed interval DEFAULT ''1 day''::interval, '
+ 'keep_dead interval DEFAULT ''30 days''::interval, max_active integer DEFAULT 0)', 'void'),
+('pgq_configure_queue(name text, max_attempts integer DEFAULT NULL::integer, '
+ 'backoff_base interval DEFAULT NULL::interval, '
+ 'backoff_factor double precision DEFAULT NULL::double precision, '
+ 'backoff_max interval DEFAULT NULL::interval, keep_completed interval DEFAULT NULL::interval, '
+ 'keep_dead interval DEFAULT NULL::interval, max_active integer DEFAULT NULL::integer)', 'void'),
+('pgq_drop_queue(name text, force boolean DEFAULT false)', 'void'),
+('pgq_pause(queue text)', 'void'),
+('pgq_resume(queue text)', 'void'),
+('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
+('pgq_cancel(id bigint)', 'boolean'),
+('pgq_retry(id bigint)', 'boolean'),
+('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),
+('pgq_maintain()', 'void'),
+('pgq_version()', 'text');
+
+create temp table actual as
+select format('%s(%s)', p.proname, pg_get_function_arguments(p.oid)) as declaration,
+       pg_get_function_result(p.oid) as returns
+  from pg_depend d
+  join pg_extension e on e.oid = d.refobjid and e.extname = 'pgq'
+  join pg_proc p on p.oid = d.objid
+ where d.refclassid = 'pg_extension'::regclass and d.classid = 'pg_proc'::regclass
+   and d.deptype = 'e' and p.pronamespace <> 'pgq'::regnamespace;
+
+select is(a.returns, e.returns,
+           format('%s has the arguments and the result of the reference',
+                  regexp_replace(e.declaration, '\s(integer|text|jsonb|bigint)\M.*', ' ...')))
+  from expected e
+  left join actual a using (declaration);
+select is_empty(
+    'select a.declaration from actual a left join expected e using (declaration) where e is null',
+    'there is no other public function');
+
+select columns_are('pgq_job', array[
+    'id', 'token', 'queue', 'priority', 'state', 'attempt', 'max_attempts', 'payload', 'headers',
+    'group_key', 'dedupe_key', 'worker', 'enqueued_at', 'run_at', 'claimed_at',
+    'lease_expires_at', 'last_error', 'cancel_requested'
+], 'a job has the columns of the reference');
+select results_eq(
+    $$ select a.atttypid::regtype::text,
+              string_agg(a.attname, ' ' order by a.attnum) collate "default"
+         from pg_attribute a
+        where a.attrelid = 'pgq_job'::regclass
+        group by 1
+        order by min(a.attnum) $$,
+    $$ values ('bigint', 'id token'),
+              ('text', 'queue state group_key dedupe_key worker last_error'),
+              ('integer', 'priority attempt max_attempts'),
+              ('jsonb', 'payload headers'),
+              ('timestamp with time zone', 'enqueued_at run_at claimed_at lease_expires_at'),
+              ('boolean', 'cancel_requested') $$,
+    'of these types');
+
+select is(pgq_version(), (select e.extversion from pg_extension e where e.extname = 'pgq'),
+    'pgq_version is the version of the installed extension');
+select is_empty(
+    $$ select from pg_extension e where e.extname = 'pgq' and e.extrelocatable $$,
+    'the extension is not relocatable');
+select results_eq(
+    $$ select v.superuser, v.trusted, v.requires::text, v.schema::text collate "default"
+         from pg_available_extension_versions v
+        where v.name = 'pgq' and v.installed $$,
+    $$ values (false, false, null::text, null::text) $$,
+    'needs no superuser, no other extension but plpgsql, and any schema will do');
+select lives_ok($$ select * from pgq_dequeue(10, '30 seconds') $$,
+    'the short form of pgq_dequeue is not ambiguous');
+select lives_ok($$ select * from pgq_dequeue(10, '30 seconds', 'default') $$,
+    'nor is a queue given by position');
+select lives_ok($$ select * from pgq_dequeue(10, '30 seconds', array['default']) $$,
+    'nor a list of queues');
+
+select * from finish();
+rollback;

@@ -1,0 +1,123 @@
+/*
+ * Rules for everything that the extension creates, asked of the catalog.
+ */
+begin;
+select plan(19);
+
+create temp view member as
+select d.classid, d.objid
+  from pg_depend d
+ where d.refclassid = 'pg_extension'::regclass
+   and d.refobjid = (select e.oid from pg_extension e where e.extname = 'pgq')
+   and d.deptype = 'e';
+create temp view routine as
+select p.*, p.pronamespace = 'pgq'::regnamespace as internal
+  from pg_proc p
+  join member m on m.classid = 'pg_proc'::regclass and m.objid = p.oid;
+create temp view relation as
+select c.* from pg_class c where c.relnamespace = 'pgq'::regnamespace;
+
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where coalesce(obj_description(r.oid, 'pg_proc'), '') = '' $$,
+    'every function has a comment');
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where not r.internal and obj_description(r.oid, 'pg_proc') !~ '\.$' $$,
+    'the comment of a public function is made of sentences');
+select is_empty(
+    $$ select t.oid::regtype
+         from pg_type t
+         join member m on m.classid = 'pg_type'::regclass and m.objid = t.oid
+         join pg_class c on c.oid = t.typrelid
+        where c.relkind = 'c' and coalesce(obj_description(t.oid, 'pg_type'), '') = '' $$,
+    'every type has a comment');
+select is_empty(
+    $$ select r.oid::regclass from relation r
+        where r.relkind in ('r', 'p') and not r.relispartition
+          and coalesce(obj_description(r.oid, 'pg_class'), '') = '' $$,
+    'every table has a comment');
+select isnt(obj_description('pgq'::regnamespace, 'pg_namespace'), null,
+    'the internal schema has a comment');
+
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where not coalesce(r.proconfig, '{}') @> '{"search_path=pg_catalog, pg_temp"}' $$,
+    'every function pins search_path to pg_catalog, with pg_temp last');
+select is_empty(
+    $$ select r.oid::regprocedure from routine r where not r.internal and not r.prosecdef $$,
+    'every public function runs with the rights of the owner');
+select set_eq(
+    $$ select r.proname::text from routine r where r.internal and r.prosecdef $$,
+    array['_at_commit'],
+    'no internal function does, but for the trigger that runs at commit');
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where r.proacl is null
+           or exists (select from aclexplode(r.proacl) a where a.grantee = 0) $$,
+    'nothing is executable by PUBLIC');
+select is_empty(
+    $$ select r.oid::regclass from relation r
+        where exists (select from aclexplode(r.relacl) a where a.grantee = 0) $$,
+    'PUBLIC has no privilege on a table or sequence');
+select is_empty(
+    $$ select a.attrelid::regclass from pg_attribute a join relation r on r.oid = a.attrelid
+        where exists (select from aclexplode(a.attacl) x where x.grantee = 0) $$,
+    'nor on a column');
+select is_empty(
+    $$ select from pg_namespace n, aclexplode(n.nspacl) a
+        where n.nspname = 'pgq' and a.grantee = 0 $$,
+    'nor on the internal schema');
+
+select is_empty(
+    $$ select r.oid::regprocedure from routine r where not r.internal and r.proname !~ '^pgq_' $$,
+    'the names of public functions start with pgq_');
+select set_eq(
+    $$ select t.typname::text
+         from pg_type t
+         join member m on m.classid = 'pg_type'::regclass and m.objid = t.oid
+        where t.typnamespace <> 'pgq'::regnamespace and t.typname !~ '^_' $$,
+    array['pgq_job'],
+    'pgq_job is the only public type');
+select is_empty(
+    $$ select m.objid::regclass
+         from member m
+         join pg_class c on m.classid = 'pg_class'::regclass and c.oid = m.objid
+        where c.relnamespace <> 'pgq'::regnamespace and c.relkind <> 'c' $$,
+    'all tables and sequences are in the internal schema');
+select is_empty(
+    $$ select r.oid::regclass
+         from pg_index i
+         join relation r on r.oid = i.indexrelid
+         join relation t on t.oid = i.indrelid
+        where r.relname !~ ('^' || t.relname || '_(\w+_)?'
+                  || case when i.indisprimary then 'pkey'
+                          when exists (select from pg_constraint c where c.conindid = i.indexrelid)
+                          then 'key'
+                          else 'idx' end || '$') $$,
+    'an index is named table_columns_idx, table_pkey or table_columns_key');
+select is_empty(
+    $$ select c.conname
+         from pg_constraint c
+         join relation t on t.oid = c.conrelid
+        where c.contype in ('c', 'f', 'p', 'u', 'x') and c.conislocal
+          and c.conname !~ ('^' || t.relname || '_(\w+_)?'
+                  || case c.contype when 'c' then 'check' when 'f' then 'fkey' when 'p' then 'pkey'
+                                    when 'u' then 'key' else 'excl' end || '$') $$,
+    'a constraint is named table_columns_check, _fkey, _key or table_pkey');
+select is_empty(
+    $$ select r.oid::regclass
+         from relation r
+         join pg_index i on i.indrelid = r.oid, unnest(i.indkey) k (number)
+         join pg_attribute a on a.attnum = k.number
+        where r.relname ~ '^job_\d' and a.attrelid = r.oid
+          and a.attname not in ('lane', 'id', 'due') $$,
+    'no index of a slot covers what a claim or a heartbeat changes, so that both are HOT updates');
+select is_empty(
+    $$ select r.oid::regclass from relation r
+        where r.relname ~ '^(job|floor)_\d$'
+          and not coalesce(r.reloptions, '{}') @> '{vacuum_truncate=off}' $$,
+    'no vacuum locks a slot against claims to shrink it');
+
+select * from finish();
+rollback;

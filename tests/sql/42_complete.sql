@@ -1,0 +1,130 @@
+/*
+ * pgq_complete and the archive.
+ */
+begin;
+select plan(33);
+\ir support/clock.psql
+
+select pgq_enqueue('{"a": 1}', priority => 4, headers => '{"h": 1}', max_attempts => 3) as one \gset
+select pg_temp.wait('1 s') \g /dev/null
+select id, token from pgq_dequeue(1, '1 minute', worker => 'w') \gset one_
+select pg_temp.wait('1 s') \g /dev/null
+select is(pgq_complete(:one_id, :one_token, '{"ok": true}'), true,
+    'a good receipt completes a job');
+select results_eq(
+    $$ select a.id, a.token, a.queue, a.priority::integer, a.state, a.attempt, a.payload, a.headers,
+              a.worker, a.result, a.last_error, a.max_attempts
+         from pgq.archive a $$,
+    format($$ values (%s::bigint, %s::bigint, 'default', 4, 'completed', 1, '{"a": 1}'::jsonb,
+                      '{"h": 1}'::jsonb, 'w', '{"ok": true}'::jsonb, null::text, 3) $$,
+           :one_id, :one_token),
+    'it is in the archive with its result, worker and attempts');
+select results_eq(
+    $$ select a.enqueued_at, a.claimed_at, a.finished_at, a.expires_at from pgq.archive a $$,
+    $$ select t - interval '2 s', t - interval '1 s', t, t + interval '1 day' from pgq._now() t $$,
+    'with its times, for as long as the queue keeps completed jobs');
+select is((select count(*) from pgq.job), 0::bigint, 'and no longer among the live jobs');
+select is(pgq_complete(:one_id, :one_token), false, 'the same receipt completes nothing again');
+select is((select count(*) from pgq.archive), 1::bigint, 'and archives nothing again');
+
+select pg_temp.add('no result') \g /dev/null
+select is((select pgq_complete(d.id, d.token) from pgq_dequeue() d), true, 'a result is optional');
+select is((select a.result from pgq.archive a where a.id > :one), null, 'without one none is kept');
+select is(pgq_complete(0, 0), false, 'an unknown receipt is a lost lease');
+select is(
+    array(select pgq_complete(t, t) from unnest('{-1,-8,6,7,9223372036854775807}'::bigint[]) t),
+    array_fill(false, array[5]), 'and so is one that never was a receipt');
+
+-- Arrays.
+select pg_temp.add(i::text) from generate_series(1, 5) i \g /dev/null
+create temp table got as
+select d.*, row_number() over () as n from pgq_dequeue(5) d;
+select pgq_complete(g.id, g.token) from got g where g.n = 2 \g /dev/null
+select bag_eq(
+    $$ select pgq_complete(array_agg(g.id order by g.n), array_agg(g.token order by g.n))
+         from (select g.* from got g where g.n <= 3 union all select g.*
+           from got g where g.n = 1) g $$,
+    $$ select g.id from got g where g.n in (1, 3) $$,
+    'of many receipts the lost ones are left out, and duplicates come once');
+select is_empty(
+    $$ select pgq_complete(array_agg(g.id), array_agg(g.token + 1048576)) from got g $$,
+    'nothing is completed with wrong tokens');
+select is_empty(
+    $$ select pgq_complete(array_agg(g.id order by g.n), array_agg(g.token order by g.n desc))
+         from got g where g.n >= 4 $$,
+    'nor with another job''s token');
+select is_empty($$ select pgq_complete('{}'::bigint[], '{}') $$, 'no receipts, no jobs');
+select set_eq(
+    $$ select pgq_complete(array_agg(g.id), array_agg(g.token)) from got g $$,
+    $$ select g.id from got g where g.n >= 4 $$,
+    'the good ones work all the same');
+select is(
+    (select count(*) from pgq.archive a where a.state = 'completed' and a.id > :one), 6::bigint,
+    'each job is archived once');
+
+-- Keeping nothing, and changes of it.
+select pgq_create_queue('none', keep_completed => '0') \g /dev/null
+select pg_temp.add('n', 'none') \g /dev/null
+select is((select pgq_complete(d.id, d.token, '1') from pgq_dequeue(1, '1 s', 'none') d), true,
+    'a job of a queue that keeps nothing is completed');
+select is_empty(
+    $$ select from pgq.archive a where a.queue = 'none' $$, 'and is not archived');
+select pg_temp.add('n', 'none') \g /dev/null
+select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, '1 s', 'none') d \g /dev/null
+select is(
+    (select a.state from pgq.archive a where a.queue = 'none'), 'dead',
+    'its dead jobs are kept nevertheless');
+select pg_temp.add('o', 'none'), pgq_create_queue('some') \g /dev/null
+select pg_temp.add('o', 'some') \g /dev/null
+create temp table mixed as
+select d.* from pgq_dequeue(9, '1 minute', '{none,some}'::text[]) d;
+select is(
+    (select count(*) from pgq_complete((select array_agg(m.id) from mixed m),
+                                       (select array_agg(m.token) from mixed m))),
+    2::bigint, 'jobs of both kinds of queue are completed in one call');
+select results_eq(
+    $$ select a.queue, count(*) from pgq.archive a where a.state = 'completed'
+          and a.queue in ('none', 'some') group by 1 $$,
+    $$ values ('some', 1::bigint) $$, 'and each kept as its own queue says');
+select pg_temp.add('p', 'none'), pg_temp.add('p', 'some') \g /dev/null
+create temp table before as
+select d.* from pgq_dequeue(9, '1 minute', '{none,some}'::text[]) d;
+select pgq_configure_queue('none', keep_completed => '1 hour'),
+       pgq_configure_queue('some', keep_completed => '0') \g /dev/null
+select pgq_complete(b.id, b.token) from before b \g /dev/null
+select is_empty(
+    $$ select from pgq.archive a join before b using (id) where a.queue = 'some' $$,
+    'a queue configured to keep nothing keeps no job that finishes from then on');
+select is_empty(
+    $$ select from pgq.archive a join before b using (id) where a.queue = 'none' $$,
+    'a queue that kept none does not keep what was claimed before it was configured to keep jobs');
+select pg_temp.add('q', 'none') \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_dequeue(queue => 'none') d \g /dev/null
+select results_eq(
+    $$ select a.expires_at from pgq.archive a where a.queue = 'none' and a.payload = '"q"' $$,
+    $$ select pgq._now() + interval '1 hour' $$,
+    'it keeps what is claimed from then on');
+
+-- The caller's transaction.
+select pg_temp.add('undone') \g /dev/null
+select id, token from pgq_dequeue() \gset
+savepoint before;
+select is(pgq_complete(:id, :token), true, 'completed');
+rollback to before;
+select is(pgq_complete(:id, :token), true, 'a rollback undoes the completion');
+
+-- Errors.
+select throws_ok('select pgq_complete(' || arguments || ')', code, null,
+    'complete: ' || description)
+  from (values
+    ($$ null, 1 $$, '22004', 'a null id is refused'),
+    ($$ 1, null $$, '22004', 'a null token is refused'),
+    ($$ null, '{1}'::bigint[] $$, '22004', 'a null array of ids is refused'),
+    ($$ '{1}'::bigint[], null $$, '22004', 'a null array of tokens is refused'),
+    ($$ '{null}', '{1}'::bigint[] $$, '22004', 'a null among the ids is refused'),
+    ($$ '{1}', '{null}'::bigint[] $$, '22004', 'a null among the tokens is refused'),
+    ($$ '{1,2}', '{1}'::bigint[] $$, '22023', 'arrays of different length are refused')
+  ) c (arguments, code, description);
+
+select * from finish();
+rollback;

@@ -1,0 +1,122 @@
+/*
+ * Retention: partitions of the archive are truncated when all that is in them has expired.
+ */
+begin;
+select plan(24);
+\ir support/clock.psql
+
+create temp table kept (id bigint, expires_at timestamptz);
+
+-- Keeps a job at every step of two cycles, with maintenance each time, and says what went wrong.
+create function pg_temp.drive(p_keep interval, p_step interval, p_steps integer)
+returns setof text language plpgsql as $$
+declare
+    v_expected bigint;
+    v_found bigint;
+begin
+    truncate pgq.archive;
+    truncate kept;
+    perform pgq_configure_queue('default', keep_completed => p_keep, keep_dead => p_keep);
+    for v_step in 1..p_steps loop
+        perform pg_temp.wait(p_step);
+        insert into kept values (pgq_enqueue('1'), pgq._now() + p_keep);
+        if v_step % 2 = 0 then
+            perform pgq_complete(d.id, d.token) from pgq_dequeue() d;
+        else
+            perform pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue() d;
+        end if;
+        perform pgq._maintain();
+        select count(*) into v_expected from kept k where k.expires_at > pgq._now();
+        select count(*) into v_found from pgq.archive a where a.expires_at > pgq._now();
+        if v_found <> v_expected then
+            return next format('%s: %s of %s are left at %s', p_keep, v_found, v_expected,
+            pgq._now());
+            return;
+        end if;
+    end loop;
+    return;
+end
+$$;
+
+select is_empty(
+    format('select pg_temp.drive(%L, %L, %s)', keep, step, steps),
+    format('with a retention of %s no job is lost before it expires', keep))
+  from (values
+    ('10 minutes', '2 minutes 7 s', 160),
+    ('1 hour', '3 minutes 11 s', 160),
+    ('1 hour 1 s', '37 minutes', 160),
+    ('24 hours', '37 minutes', 160),
+    ('1 day', '59 minutes', 160),
+    ('7 days', '17 hours', 160),
+    ('1 month', '17 hours', 160),
+    ('32 days', '23 hours', 160),
+    ('60 days', '9 days', 160),
+    ('360 days', '9 days', 160),
+    ('1 year', '9 days', 160),
+    ('2 years', '30 days', 60)
+  ) c (keep, step, steps);
+
+-- A day of 25 hours.
+set local time zone 'Europe/Berlin';
+select pg_temp.now_is('2040-10-27 00:10:00') \g /dev/null
+select is_empty(
+    $$ select pg_temp.drive('1 day', '7 minutes', 400) $$,
+    'not even when the clocks are set back in the night');
+set local time zone 'UTC';
+
+-- What has expired goes.
+create function pg_temp.left_over(p_keep interval, p_step interval, p_steps integer,
+    p_late interval)
+returns bigint language plpgsql as $$
+begin
+    perform pg_temp.drive(p_keep, p_step, p_steps);
+    return (select count(*) from pgq.archive a where a.expires_at < pgq._now() - p_late);
+end
+$$;
+select is(
+    pg_temp.left_over(keep::interval, step::interval, 160, late::interval), 0::bigint,
+    format('with a retention of %s it is gone %s after it has expired', keep, late))
+  from (values
+    ('1 hour', '3 minutes', '20 minutes'),
+    ('1 day', '40 minutes', '6 hours'),
+    ('30 days', '17 hours', '8 days'),
+    ('360 days', '9 days', '80 days')
+  ) c (keep, step, late);
+
+-- Neighbours: jobs of different retention side by side.
+truncate pgq.archive;
+select pgq_create_queue('short', keep_completed => '10 minutes'),
+       pgq_create_queue('long', keep_completed => '10 days') \g /dev/null
+select pg_temp.add('s', 'short'), pg_temp.add('l', 'long') \g /dev/null
+select pgq_pop(1, q) from unnest('{short,long}'::text[]) q \g /dev/null
+select pg_temp.wait('1 minute'), pgq._maintain() from generate_series(1, 31) \g /dev/null
+select is(
+    array(select a.payload #>> '{}' from pgq.archive a), '{l}',
+    'a short retention of one queue leaves the jobs of another alone');
+select pgq_configure_queue('long', keep_completed => '1 minute') \g /dev/null
+select pg_temp.wait('1 hour'), pgq._maintain() from generate_series(1, 24) \g /dev/null
+select is(
+    array(select a.payload #>> '{}' from pgq.archive a), '{l}',
+    'a changed retention counts for jobs that finish from then on');
+select pg_temp.wait('1 day'), pgq._maintain() from generate_series(1, 20) \g /dev/null
+select is((select count(*) from pgq.archive), 0::bigint, 'in the end all are gone');
+
+-- Somebody reads the archive.
+select pg_temp.add('read') \g /dev/null
+select pgq_configure_queue('default', keep_completed => '1 minute'), pgq_pop() \g /dev/null
+declare reader cursor for select from pgq.archive;
+fetch reader \g /dev/null
+select pg_temp.wait('10 minutes') \g /dev/null
+select lives_ok('select pgq._maintain()', 'a partition that is being read is not waited for');
+select is((select count(*) from pgq.archive), 1::bigint, 'it is left as it is');
+close reader;
+select pgq._maintain() \g /dev/null
+select is((select count(*) from pgq.archive), 0::bigint, 'and truncated at a later tick');
+select is(
+    (select count(distinct pgq._archive_bucket(t, k::interval))
+       from unnest('{1 minute,2 hours,2 days,40 days,2 years}'::text[]) k,
+            generate_series(timestamptz '2040-01-01', '2045-01-01', '599 s') t),
+    40::bigint, 'every partition has its use');
+
+select * from finish();
+rollback;
