@@ -105,7 +105,7 @@ update pgq.job_{slot} j
                set token = (nextval('pgq.token') << 20) | v_place, attempt = j.attempt + 1,
                    claimed_at = p_now, lease_expires_at = v_until, lease_ms = p_lease_ms,
                    worker = p_worker
-             where j.lane = p_lane
+             where j.ctid = any (array(
 --@ end
 
 create function pgq._claim(
@@ -131,8 +131,8 @@ begin
     --@ each ring
     when {slot} then
         return query with leased as (
-            {lease} and j.id = any (array(
-                select i.id from pgq.job_{slot} i
+            {lease}
+                select i.ctid from pgq.job_{slot} i
                  where i.lane = p_lane and i.id > p_after and i.id < p_until
                    and i.id > {start} and {claimable}
                  order by i.id limit p_batch for update skip locked
@@ -143,9 +143,9 @@ begin
     --@ each parked
     when {slot} then
         return query with leased as (
-            {lease} and j.id = any (array(
-                select l.id from unnest(p_ids) w (id), lateral (
-                    select i.id from pgq.job_{slot} i
+            {lease}
+                select l.ctid from unnest(p_ids) w (id), lateral (
+                    select i.ctid from pgq.job_{slot} i
                      where i.lane = p_lane and i.id = w.id
                        and (i.run_at is null or i.run_at <= p_now) and {claimable}
                        for update skip locked
@@ -187,7 +187,12 @@ begin
         return query
         with removed as (
             delete from pgq.job_{slot} j
-             where j.lane = p_lane and j.id = any (p_ids)
+             where j.ctid = any (array(
+                       select i.ctid from unnest(p_ids) r (id), lateral (
+                           select i.ctid from pgq.job_{slot} i
+                            where i.lane = p_lane and i.id = r.id offset 0
+                       ) i
+                   ))
             returning j.*
         )
         select r.* from removed r order by r.id;
@@ -199,8 +204,13 @@ comment on function pgq._remove(smallint, integer, bigint[]) is
 'deletes and returns jobs that this session has locked';
 
 --@ define receipt
-j.lane = p_lane and j.id = any (p_ids) and j.token = any (p_tokens)
-           and j.id = p_ids[width_bucket(j.token, p_tokens)]
+j.ctid = any (array(
+                   select i.ctid from unnest(p_ids, p_tokens) r (id, token), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = r.id and i.token = r.token offset 0
+                   ) i
+               ))
+           and j.token = any (p_tokens)
 --@ end
 
 create function pgq._lanes(p_tokens bigint[])
@@ -228,8 +238,8 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 begin
-    -- Not a join with the receipts: a plan could read all jobs and look for each among them. The
-    -- last condition looks a token up in the sorted array, its id stands at the same place.
+    -- A row that is updated meanwhile is checked for the token again. It may be left out, if the
+    -- place of the version that was found is checked again, too; pgq._settle looks once more then.
     case p_slot
     --@ each slot
     when {slot} then
@@ -242,7 +252,7 @@ begin
 end
 $$;
 comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
-'deletes and returns the jobs of those receipts, sorted by token, that are good in a lane of a '
+'deletes and returns the jobs of those receipts that are good in a lane of a '
 'slot; waits for another session with the same receipt';
 
 create function pgq._renew(
@@ -274,4 +284,4 @@ end
 $$;
 comment on function
     pgq._renew(smallint, integer, bigint[], bigint[], integer, timestamptz) is
-'renews the leases of those receipts, sorted by token, that are good in a lane of a slot';
+'renews the leases of those receipts that are good in a lane of a slot';

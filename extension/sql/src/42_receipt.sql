@@ -14,11 +14,13 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-begin
-    return array(
+declare
+    v_slots constant smallint[] := array(
         select distinct (t.token & 7)::smallint
           from unnest(p_tokens) t (token) where t.token & 7 <= 5 order by 1
-    ) || '{4,5,4,5}'::smallint[];
+    ) || '{4,5}'::smallint[];
+begin
+    return v_slots || v_slots || v_slots;
 end
 $$;
 comment on function pgq._looks(bigint[]) is
@@ -41,7 +43,7 @@ begin
         select array_agg(r.id), array_agg(r.token), count(*)::integer, min(r.token & 7)::smallint
           into p_ids, p_tokens, v_left, v_slot
           from (select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token)
-                 order by r.token, r.id) r;
+                 order by r.id, r.token) r;
     end if;
     -- Nearly always the first look finds all.
     v_lanes := pgq._lanes(p_tokens);
@@ -174,7 +176,7 @@ begin
     select array_agg(r.id), array_agg(r.token), count(*)::integer
       into ids, tokens, v_left
       from (select distinct r.id, r.token from unnest(ids, tokens) r (id, token)
-             order by r.token, r.id) r;
+             order by r.id, r.token) r;
     v_lanes := pgq._lanes(tokens);
     foreach v_slot in array pgq._looks(tokens) loop
         v_renewed := array(
@@ -184,7 +186,7 @@ begin
         return query select r.id, r.lease_expires_at, false from unnest(v_renewed) r;
         v_left := v_left - cardinality(v_renewed);
         exit when v_left = 0;
-        select array_agg(r.id order by r.token), array_agg(r.token order by r.token)
+        select array_agg(r.id order by r.id), array_agg(r.token order by r.id)
           into ids, tokens
           from unnest(ids, tokens) r (id, token)
           left join unnest(v_renewed) d on d.token = r.token and d.id = r.id
