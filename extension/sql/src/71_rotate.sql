@@ -47,14 +47,17 @@ begin
             return;
         end if;
     end loop;
-    -- No slot is free. The oldest is emptied by hand if it holds little more than garbage, less
-    -- than a job per page. The statistics may be wrong; what they cannot do is to lose a job.
-    if p_live[1] <> v_head
-        and pg_stat_get_live_tuples(format('pgq.job_%s', p_live[1])::regclass)
-            < pg_relation_size(format('pgq.job_%s', p_live[1])::regclass) / 8192
-    then
-        perform pgq._evacuate(p_live[1], p_parked, p_now);
-    end if;
+    -- No slot is free. One that holds little more than garbage is emptied by hand: at most a job
+    -- per page, or a hundred. The statistics may be wrong; what they cannot do is to lose a job.
+    foreach v_slot in array p_live loop
+        if v_slot <> v_head
+            and pg_stat_get_live_tuples(format('pgq.job_%s', v_slot)::regclass)
+                <= greatest(pg_relation_size(format('pgq.job_%s', v_slot)::regclass) / 8192, 100)
+        then
+            perform pgq._evacuate(v_slot, p_parked, p_now);
+            return;
+        end if;
+    end loop;
 end
 $$;
 comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], smallint[]) is
