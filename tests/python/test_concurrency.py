@@ -1,0 +1,330 @@
+"""Many sessions at once: who gets which job, in which order, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from .sessions import (
+    Connection,
+    Dsn,
+    Receipt,
+    complete,
+    connect,
+    dequeue,
+    enqueue,
+    maintain,
+    sessions,
+    settle_all,
+    started,
+    turning,
+    until,
+    waiting,
+    within,
+)
+
+
+@pytest_asyncio.fixture
+async def a(dsn: Dsn) -> AsyncIterator[Connection]:
+    """A session."""
+    connection = await connect(dsn)
+    yield connection
+    connection.terminate()
+
+
+@pytest_asyncio.fixture
+async def b(dsn: Dsn) -> AsyncIterator[Connection]:
+    """Another one."""
+    connection = await connect(dsn)
+    yield connection
+    connection.terminate()
+
+
+@pytest_asyncio.fixture
+async def c(dsn: Dsn) -> AsyncIterator[Connection]:
+    """One that looks on, and waits for no lock longer than half a second."""
+    connection = await connect(dsn, lock_timeout="500ms")
+    yield connection
+    connection.terminate()
+
+
+async def test_eight_consumers_see_each_of_20000_jobs_exactly_once(dsn: Dsn) -> None:
+    async with sessions(dsn, 8) as consumers:
+        ids = await enqueue(consumers[0], 20_000)
+        with turning(dsn, 500_000):
+            seen = await asyncio.gather(*(settle_all(consumer, 25) for consumer in consumers))
+        assert sorted(itertools.chain(*seen)) == ids
+        assert sum(bool(part) for part in seen) == 8
+        assert await consumers[0].fetchval("select count(*) from pgq.job") == 0
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+async def test_one_consumer_sees_priority_then_id_of_what_many_enqueued(
+    dsn: Dsn, batch: int
+) -> None:
+    async def produce(producer: Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(30):
+            await producer.execute(
+                "select pgq_enqueue_many(array_fill(jsonb '1', array[10]), priority => $1)",
+                chance.choice([-1, 0, 7]),
+            )
+
+    async with sessions(dsn, 6) as (consumer, *producers):
+        slots = 0
+        with turning(dsn):
+            while slots < 2:
+                await asyncio.gather(*(produce(p, seed) for seed, p in enumerate(producers)))
+                slots = await consumer.fetchval("select count(distinct slot) from pgq.job")
+        enqueued = await consumer.fetchval("select count(*) from pgq.job")
+        seen: list[tuple[int, int]] = []
+        while jobs := await consumer.fetch(
+            "select id, priority from pgq_dequeue($1, '1 hour')", batch
+        ):
+            seen += [(-job["priority"], job["id"]) for job in jobs]
+        assert len(seen) == enqueued
+        assert seen == sorted(seen)
+
+
+async def test_a_second_completer_of_a_receipt_waits_for_the_first(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    for end, answer in (("commit", []), ("rollback", [1])):
+        ids = await enqueue(a, 1)
+        receipts = await dequeue(a)
+        await a.execute("begin")
+        assert await complete(a, receipts) == ids
+        async with started(complete(b, receipts)) as task:
+            await waiting(c, b, task)
+            await a.execute(end)
+            assert await within(task) == ids * len(answer)
+
+
+async def test_dequeue_does_not_wait_for_rows_that_others_have_locked(
+    a: Connection, c: Connection
+) -> None:
+    ids = await enqueue(c, 20)
+    await a.execute("begin")
+    await a.execute("select from pgq.job where id % 2 = $1 for update", ids[0] % 2)
+    assert [job_id for job_id, _ in await dequeue(c, 20)] == ids[1::2]
+    assert await dequeue(c, 20) == []
+    await a.execute("rollback")
+    assert [job_id for job_id, _ in await dequeue(c, 20)] == ids[0::2]
+
+
+async def test_a_reader_is_not_blocked_by_producers_and_consumers(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(c, 3)
+    await a.execute("begin")
+    await enqueue(a, 2)
+    receipts = await dequeue(a)
+    await complete(a, receipts)
+    await b.execute("begin")
+    await b.execute("select pgq_pop()")
+    assert await c.fetchval("select count(*) from pgq.job") == 3
+    assert await c.fetchval("select count(*) from pgq.archive") == 0
+
+
+async def test_a_second_claim_of_a_job_fails_at_once(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (job_id,) = await enqueue(c, 1)
+    await a.execute("begin")
+    assert await a.fetchval("select (pgq_claim($1)).id", job_id) == job_id
+    await c.execute("set lock_timeout = 0")
+    with pytest.raises(asyncpg.LockNotAvailableError) as refused:
+        await within(c.execute("select pgq_claim($1)", job_id), 5)
+    assert refused.value.sqlstate == "55P03"
+    await a.execute("commit")
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await within(b.execute("select pgq_claim($1)", job_id), 5)
+
+
+async def test_sessions_that_race_for_one_job_get_it_once(dsn: Dsn) -> None:
+    async with sessions(dsn, 8) as racers:
+        for _ in range(50):
+            (job_id,) = await enqueue(racers[0], 1)
+            answers = await asyncio.gather(
+                *(racer.fetchval("select (pgq_claim($1)).id", job_id) for racer in racers[:4]),
+                *(dequeue(racer) for racer in racers[4:]),
+                return_exceptions=True,
+            )
+            refused = [x for x in answers if isinstance(x, asyncpg.LockNotAvailableError)]
+            won = [x for x in answers if not isinstance(x, BaseException) and x]
+            assert len(won) == 1
+            assert len(refused) + len(won) + answers.count([]) == 8
+
+
+async def test_heartbeat_and_complete_over_two_slots_do_not_deadlock(
+    a: Connection, b: Connection, c: Connection, dsn: Dsn
+) -> None:
+    await enqueue(c, 2)
+    (first,) = await dequeue(c)
+    await c.execute("select pgq_release($1, $2)", *first)
+    receipts = await dequeue(c, 2)
+    assert [token & 7 for _, token in receipts] == [4, 0]
+    heartbeat = "select id from pgq_heartbeat($1::bigint[], $2::bigint[])"
+    ids, tokens = ([pair[n] for pair in receipts] for n in (0, 1))
+    for held in receipts:
+        async with sessions(dsn, 1) as (holder,):
+            await holder.execute("begin")
+            assert await holder.fetchval(heartbeat, [held[0]], [held[1]])
+            async with started(a.fetch(heartbeat, ids, tokens)) as renewing:
+                await waiting(c, a, renewing)
+                await b.execute("begin")
+                async with started(complete(b, receipts)) as completing:
+                    await waiting(c, b, completing)
+                    await holder.execute("commit")
+                    assert len(await within(renewing)) == 2
+                    assert sorted(await within(completing)) == sorted(ids)
+        await b.execute("rollback")
+    assert len(await complete(a, receipts)) == 2
+
+
+async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connection) -> None:
+    ids = await enqueue(a, 20_000)
+    early = ids[:2000]
+    for _ in range(20):
+        await dequeue(a, 100, "300 ms")
+
+    async def expired() -> bool:
+        result: bool = await a.fetchval(
+            "select max(lease_expires_at) <= clock_timestamp() from pgq.job"
+        )
+        return result
+
+    await until(expired)
+    seen: list[int] = []
+
+    async def all_came() -> bool:
+        receipts = await dequeue(a, 10)
+        seen.extend(job_id for job_id, _ in receipts)
+        await complete(a, receipts)
+        return early[-1] in seen
+
+    await until(all_came, 5, 0)
+    back = [job_id for job_id in seen if job_id <= early[-1]]
+    assert back == early
+    first, last = seen.index(early[0]), seen.index(early[-1])
+    assert last - first == len(early) - 1, "later jobs came in between"
+
+
+async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floor(
+    dsn: Dsn, a: Connection
+) -> None:
+    ids = await enqueue(a, 1000)
+    for _ in range(4):
+        await dequeue(a, 100, "700 ms")
+    assert await a.fetchval("select max(floor) from pgq.floor_0") > ids[0]
+    for level in ("repeatable read", "serializable"):
+        async with sessions(dsn, 1, default_transaction_isolation=level) as (old,):
+
+            async def expired_came(consumer: Connection = old) -> bool:
+                return any(job_id in ids[:400] for job_id, _ in await dequeue(consumer))
+
+            await until(expired_came, 4)
+
+
+async def test_parked_jobs_of_the_thousand_that_fell_due_first_come_in_id_order(
+    a: Connection,
+) -> None:
+    due = await a.fetchval("select clock_timestamp() + interval '300 ms'")
+    for number in range(900):
+        await a.execute(
+            "select pgq_enqueue('1', run_at => $1::timestamptz - $2 * interval '100 us')",
+            due,
+            number,
+        )
+
+    async def all_due() -> bool:
+        late: bool = await a.fetchval(
+            "select clock_timestamp() > $1::timestamptz + interval '10 ms'", due
+        )
+        return late
+
+    await until(all_due)
+    seen = await settle_all(a, 10)
+    assert len(seen) == 900
+    assert seen == sorted(seen)
+
+
+async def test_scheduled_jobs_start_within_a_second_of_their_time(dsn: Dsn, a: Connection) -> None:
+    await enqueue(a, 200)
+    await settle_all(a)
+    for delay in range(100, 700, 50):
+        await a.execute(
+            "select pgq_enqueue('1', run_at => clock_timestamp() + $1 * interval '1 ms')", delay
+        )
+    late: list[float] = []
+
+    async def all_came() -> bool:
+        rows = await a.fetch(
+            "select id, token, extract(epoch from claimed_at - run_at)::float8 as late"
+            " from pgq_dequeue(10)"
+        )
+        late.extend(row["late"] for row in rows)
+        await complete(a, [(row["id"], row["token"]) for row in rows])
+        return len(late) == 12
+
+    await until(all_came, 5)
+    assert min(late) >= 0
+    assert max(late) < 1
+
+
+@pytest.mark.parametrize("lease", [100, 300])
+async def test_expired_leases_are_claimable_within_a_second(
+    a: Connection, b: Connection, lease: int
+) -> None:
+    await enqueue(a, 300)
+    await settle_all(a)
+    ids = await enqueue(a, 300)
+    for _ in range(3):
+        await dequeue(a, 64, f"{lease} ms")
+    expected = set(ids[:192])
+    expiry = dict(await a.fetch("select id, lease_expires_at from pgq.job where token > 0"))
+    assert expected == set(expiry)
+    late: dict[int, float] = {}
+
+    async def all_came() -> bool:
+        for row in await b.fetch("select id, token, claimed_at from pgq_dequeue(10)"):
+            if row["id"] in expected:
+                late[row["id"]] = (row["claimed_at"] - expiry[row["id"]]).total_seconds()
+            await complete(b, [(row["id"], row["token"])])
+        return set(late) == expected
+
+    await until(all_came, 5)
+    assert min(late.values()) >= 0
+    assert max(late.values()) < 1
+
+
+async def test_a_stale_receipt_changes_nothing_while_the_new_holder_works(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (job_id,) = await enqueue(a, 1)
+    (stale,) = await dequeue(a, 1, "1 ms")
+    fresh: list[Receipt] = []
+
+    async def claimed() -> bool:
+        fresh.extend(await dequeue(b))
+        return bool(fresh)
+
+    await until(claimed, 3)
+    assert fresh[0][0] == job_id
+    assert fresh[0][1] > stale[1]
+    # Also while the new holder's transaction is open.
+    await b.execute("begin")
+    assert await b.fetchval("select pgq_heartbeat($1::bigint, $2::bigint)", *fresh[0])
+    assert await complete(c, [stale]) == []
+    assert await c.fetchval("select pgq_heartbeat($1::bigint, $2::bigint)", *stale) is None
+    assert await c.fetchval("select pgq_fail($1, $2)", *stale) is None
+    assert await c.fetchval("select pgq_release($1, $2)", *stale) is False
+    await b.execute("commit")
+    await maintain(b)
+    assert await complete(b, fresh) == [job_id]

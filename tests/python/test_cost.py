@@ -1,0 +1,110 @@
+"""What a claim costs, counted in pages and index entries: flat, whatever else there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from .sessions import Connection, Dsn, complete, connect, dequeue, enqueue, sessions
+
+CLAIM = "explain (analyze, buffers, timing off, format json) select * from pgq_dequeue(10, '1 h')"
+MILLION = 1_000_000
+
+
+@pytest_asyncio.fixture
+async def a(dsn: Dsn) -> AsyncIterator[Connection]:
+    """A consumer."""
+    connection = await connect(dsn)
+    yield connection
+    connection.terminate()
+
+
+async def buffers_of_a_claim(connection: Connection) -> int:
+    """Claim ten jobs and return how many pages the call looked at."""
+    (explained,) = json.loads(await connection.fetchval(CLAIM))
+    plan = explained["Plan"]
+    assert plan["Actual Rows"] == 10
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+async def typical_claim(connection: Connection, claims: int = 41) -> int:
+    """Return the median over some claims; the first ones of a session also read the catalog."""
+    for _ in range(5):
+        await buffers_of_a_claim(connection)
+    costs = sorted([await buffers_of_a_claim(connection) for _ in range(claims)])
+    return costs[claims // 2]
+
+
+async def sequential_scans(connection: Connection) -> int:
+    """Return how many sequential scans of slots the open transaction has done."""
+    scans: int = await connection.fetchval(
+        "select sum(seq_scan)::bigint from pg_stat_xact_user_tables"
+        " where schemaname = 'pgq' and relname ~ '^job_[0-5]$'"
+    )
+    return scans
+
+
+async def test_a_claim_of_a_million_jobs_costs_as_much_as_of_a_thousand(
+    dsn: Dsn, a: Connection
+) -> None:
+    await enqueue(a, 1000)
+    few = await typical_claim(a)
+    await a.execute("truncate pgq.job")
+    await enqueue(a, MILLION)
+    async with sessions(dsn, 1) as (consumer,):
+        many = await typical_claim(consumer)
+        assert many <= 1.3 * few, (few, many)
+        # No claim has read a slot from end to end: what one such look costs would show.
+        for _ in range(20):
+            assert await buffers_of_a_claim(consumer) < 20 * few
+
+
+async def test_claims_do_not_scan_a_slot_sequentially(a: Connection) -> None:
+    # The plans are made while all slots are empty. Maintenance, which does look at a slot that
+    # seems empty from end to end, only comes with the commit.
+    async with a.transaction():
+        before = await sequential_scans(a)
+        assert await dequeue(a, 10) == []
+        await enqueue(a, 20_000)
+        for _ in range(100):
+            receipts = await dequeue(a, 10)
+            assert len(receipts) == 10
+            await a.execute("select pgq_release($1, $2)", *receipts[0])
+            assert len(await complete(a, receipts[1:])) == 9
+        assert await sequential_scans(a) == before
+        await a.execute("select count(*) from pgq.job")
+        assert await sequential_scans(a) > before
+
+
+async def test_claims_stay_flat_and_tables_bounded_under_a_held_horizon(
+    dsn: Dsn, a: Connection
+) -> None:
+    async with sessions(dsn, 1) as (holder,), sessions(dsn, 1) as (consumer,):
+        await consumer.execute("set pgq.slot_size = 500000")
+        await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
+        costs: list[int] = []
+        sizes: list[int] = []
+        for _ in range(500):
+            await enqueue(consumer, 100)
+            for _ in range(9):
+                assert len(await complete(consumer, await dequeue(consumer, 10))) == 10
+            costs.append(await buffers_of_a_claim(consumer))
+            receipts = await consumer.fetch("select id, token from pgq.job where token is not null")
+            await complete(consumer, [(row["id"], row["token"]) for row in receipts])
+            await consumer.execute("select pgq_maintain()")
+            sizes.append(
+                await consumer.fetchval(
+                    "select sum(pg_total_relation_size(c.oid))::bigint from pg_class c"
+                    " join pg_inherits i on i.inhrelid = c.oid"
+                    " where i.inhparent = 'pgq.job'::regclass"
+                )
+            )
+        first, last = sorted(costs[20:120])[50], sorted(costs[-100:])[50]
+        assert last <= 1.3 * first, (first, last)
+        assert max(sizes) < 8 * 500_000
+        assert await consumer.fetchval("select count(*) from pgq.job") == 0
+        # All that went through, in one table, would be ten times as much.
+        assert await consumer.fetchval("select max(gen) from pgq.ring") > 20
+        await holder.execute("rollback")

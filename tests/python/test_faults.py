@@ -1,0 +1,169 @@
+"""Consumers, backends and the server are killed: nothing is lost and no effect happens twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from pgserver import Server
+
+from .sessions import Connection, Dsn, connect, until
+
+ROUNDS = 20
+PER_ROUND = 150
+
+WORKER = """
+import asyncio, json, sys
+import asyncpg
+
+async def work(dsn):
+    connection = await asyncpg.connect(**dsn)
+    await connection.execute("set pgq.slot_size = 16384")
+    while True:
+        jobs = await connection.fetch("select * from pgq_dequeue(5, '300 ms')")
+        for job in jobs:
+            async with connection.transaction():
+                await connection.execute("insert into effect values ($1)", job["id"])
+                if not await connection.fetchval(
+                    "select pgq_complete($1::bigint, $2::bigint)", job["id"], job["token"]
+                ):
+                    await connection.execute("delete from effect where ctid = any (array("
+                        "select ctid from effect where job = $1 and xmin = "
+                        "pg_current_xact_id()::xid limit 1))", job["id"])
+        if not jobs:
+            await asyncio.sleep(0.01)
+
+async def main(dsn):
+    while True:
+        try:
+            await work(dsn)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await asyncio.sleep(0.02)
+
+asyncio.run(main(json.loads(sys.argv[1])))
+"""
+
+
+@pytest_asyncio.fixture
+async def faulty() -> AsyncIterator[Server]:
+    """A server that may be killed: with fsync on."""
+    version = os.environ.get("PGQ_TEST_VERSION")
+    with Server(int(version) if version else None) as server:
+        server.psql("create extension pgq; create table effect (job bigint)")
+        yield server
+
+
+def dsn_of(server: Server) -> Dsn:
+    return {
+        "host": server.host,
+        "port": server.port,
+        "user": server.user,
+        "password": server.password,
+        "database": server.database,
+    }
+
+
+async def reconnect(server: Server) -> Connection:
+    """Connect as soon as the server takes connections again."""
+
+    async def attempt() -> Connection | None:
+        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return await connect(dsn_of(server), pgq__slot_size="16384")
+        return None
+
+    found = await until(attempt)
+    assert found is not None
+    return found
+
+
+async def produce(server: Server, committed: set[int]) -> None:
+    """Enqueue in a transaction; count only what has certainly committed."""
+    connection = await reconnect(server)
+    # Without an answer nobody knows; such jobs may run, but need not.
+    with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        rows = await connection.fetch(
+            "select pgq_enqueue_many(array_fill(jsonb '1', array[$1::int]))", PER_ROUND
+        )
+        committed.update(row[0] for row in rows)
+        # Such a producer dies with its jobs.
+        await connection.execute("begin")
+        await connection.execute("select pgq_enqueue('\"never\"')")
+    connection.terminate()
+
+
+def start_worker(server: Server) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", WORKER, json.dumps(dsn_of(server))])
+
+
+async def kill_a_backend(server: Server, chance: random.Random) -> None:
+    """SIGKILL a backend of a worker: the server restarts all its processes by itself."""
+    connection = await reconnect(server)
+    pids = [
+        row[0]
+        for row in await connection.fetch(
+            "select pid from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+            " and backend_type = 'client backend'"
+        )
+    ]
+    connection.terminate()
+    if pids:
+        os.kill(chance.choice(pids), signal.SIGKILL)
+
+
+async def test_nothing_is_lost_and_no_effect_is_doubled_by_twenty_crashes(
+    faulty: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int(os.environ.get("PGQ_FAULT_SEED", "0")) or random.randrange(1, 10**9)
+    chance = random.Random(seed)
+    committed: set[int] = set()
+    workers = [start_worker(faulty) for _ in range(3)]
+    faults = (["client", "backend", "immediate"] * ROUNDS)[:ROUNDS]
+    chance.shuffle(faults)
+    try:
+        for fault in faults:
+            await produce(faulty, committed)
+            await asyncio.sleep(chance.uniform(0.0, 0.3))
+            if fault == "client":
+                victim = workers.pop(0)
+                victim.kill()
+                victim.wait()
+                workers.append(start_worker(faulty))
+            elif fault == "backend":
+                await kill_a_backend(faulty, chance)
+            else:
+                await asyncio.to_thread(faulty.restart, "immediate")
+        connection = await reconnect(faulty)
+
+        async def drained() -> bool:
+            left: int = await connection.fetchval("select count(*) from pgq.job")
+            return left == 0
+
+        await until(drained, 30)
+        effects = [row[0] for row in await connection.fetch("select job from effect")]
+        dead = await connection.fetchval(
+            "select count(*) from pgq.archive where state <> 'completed'"
+        )
+        turned = await connection.fetchval("select max(gen) from pgq.ring")
+        connection.terminate()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    with capsys.disabled():
+        print(f"\n{ROUNDS} crashes (PGQ_FAULT_SEED={seed}), {turned} turns of the ring")
+    assert len(effects) == len(set(effects)), f"done twice, PGQ_FAULT_SEED={seed}"
+    assert committed <= set(effects), f"lost, PGQ_FAULT_SEED={seed}"
+    assert len(committed) > ROUNDS * PER_ROUND / 2
+    assert dead == 0
+    assert turned > 5

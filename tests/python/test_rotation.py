@@ -1,0 +1,476 @@
+"""Rotation among live sessions: what is open, leased, late or moved is neither lost nor hidden."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from .sessions import (
+    NUMBERS,
+    PATIENCE,
+    Connection,
+    Dsn,
+    Receipt,
+    complete,
+    connect,
+    dequeue,
+    enqueue,
+    files,
+    maintain,
+    ring,
+    sessions,
+    settle_all,
+    slot_of,
+    started,
+    turning,
+    until,
+    waiting,
+    within,
+)
+
+EVACUATE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
+
+
+@pytest_asyncio.fixture
+async def a(dsn: Dsn) -> AsyncIterator[Connection]:
+    """A session whose calls turn a slot of more than 8 kB."""
+    connection = await connect(dsn, pgq__slot_size="8192")
+    yield connection
+    connection.terminate()
+
+
+@pytest_asyncio.fixture
+async def b(dsn: Dsn) -> AsyncIterator[Connection]:
+    """Another one."""
+    connection = await connect(dsn, pgq__slot_size="8192")
+    yield connection
+    connection.terminate()
+
+
+@pytest_asyncio.fixture
+async def c(dsn: Dsn) -> AsyncIterator[Connection]:
+    """A third one."""
+    connection = await connect(dsn, pgq__slot_size="8192")
+    yield connection
+    connection.terminate()
+
+
+async def turn(connection: Connection, times: int) -> int:
+    """Let jobs run through until the ring has been truncated so often; returns how often."""
+    seen = 0
+    before = await files(connection)
+    deadline = time.monotonic() + PATIENCE
+    while seen < times:
+        assert time.monotonic() < deadline, "the ring does not turn"
+        await enqueue(connection, 200)
+        await settle_all(connection)
+        await maintain(connection)
+        after = await files(connection)
+        seen += len(after - before)
+        before = after
+    return seen
+
+
+async def arrives(connection: Connection, expected: set[int], patience: float) -> None:
+    """Claim and complete until these jobs came; ordinary calls do all that is needed for it."""
+    seen: set[int] = set()
+
+    async def came() -> bool:
+        receipts = await dequeue(connection, 10)
+        seen.update(await complete(connection, receipts))
+        return expected <= seen
+
+    await until(came, patience)
+
+
+async def age_transactions(connection: Connection) -> None:
+    """Make maintenance take the transactions that are open now for long ones."""
+    for _ in range(2):
+        await connection.execute("select setval('pgq.xid_shifted', 1)")
+        await maintain(connection)
+
+
+async def set_clock(connection: Connection, seconds: float) -> None:
+    await connection.execute(f"""
+        create or replace function pgq._now() returns timestamptz
+        language plpgsql volatile set search_path = pg_catalog, pg_temp
+        as $$ begin return clock_timestamp() + interval '{seconds} s'; end $$
+    """)
+
+
+async def test_an_enqueue_left_open_across_rotations_is_delivered(
+    a: Connection, b: Connection
+) -> None:
+    transaction = a.transaction()
+    await transaction.start()
+    late = await enqueue(a, 3)
+    home = (await ring(b))["live"][-1]
+    before = await files(b)
+    await turn(b, 6)
+    assert not {name for name, _ in await files(b) - before} & {f"pgq.job_{home}"}
+    await transaction.commit()
+    got: list[int] = []
+
+    async def all_came() -> bool:
+        got.extend(await settle_all(b))
+        return len(got) >= len(late)
+
+    await until(all_came, 5)
+    assert got == late
+
+
+async def test_a_floor_does_not_pass_an_enqueue_that_is_still_running(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("set pgq.slot_size = '8388608'")
+    await enqueue(b, 50)
+    transaction = a.transaction()
+    await transaction.start()
+    (late,) = await enqueue(a, 1)
+    for _ in range(4):
+        await settle_all(b, 50)
+        await enqueue(b, 50)
+    await settle_all(b, 50)
+    await transaction.commit()
+    assert await settle_all(b, 50) == [late]
+
+
+async def test_a_floor_that_passed_a_long_transaction_comes_back_for_its_job(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("set pgq.slot_size = '8388608'")
+    await enqueue(b, 50)
+    transaction = a.transaction()
+    await transaction.start()
+    (late,) = await enqueue(a, 1)
+    for _ in range(4):
+        await settle_all(b, 50)
+        await enqueue(b, 50)
+        await age_transactions(b)
+    await settle_all(b, 50)
+    assert await b.fetchval("select max(floor) from pgq.floor_0") > late
+    await transaction.commit()
+    await maintain(b)
+    assert await settle_all(b, 50) == [late]
+
+
+async def test_a_late_commit_in_a_closing_slot_is_delivered_though_the_slot_is_locked(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(b, 500)
+    late_one = a.transaction()
+    await late_one.start()
+    (late,) = await enqueue(a, 1)
+    home = (await ring(b))["live"][-1]
+    reader = c.transaction()
+    await reader.start()
+    await c.execute(f"lock table pgq.job_{home} in access share mode")
+    await settle_all(b)
+    await maintain(b, 3)
+    assert home in (await ring(b))["closing"]
+    await late_one.commit()
+    await maintain(b)
+    assert await settle_all(b) == [late]
+    await reader.rollback()
+
+
+async def test_a_commit_between_the_look_at_a_slot_and_its_lock_is_not_truncated(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(b, 500)
+    late_one = a.transaction()
+    await late_one.start()
+    (late,) = await enqueue(a, 1)
+    await settle_all(b)
+    await maintain(b, 3)
+    assert 0 in (await ring(b))["closing"]
+    # A first look that finds nothing stops here, before the lock.
+    await b.execute("""
+        alter function pgq._holds_jobs(smallint, boolean) rename to _looked;
+        create function pgq._holds_jobs(p_slot smallint, p_closely boolean) returns boolean
+        language plpgsql set search_path = pg_catalog, pg_temp as $$
+        declare
+            v_found boolean := pgq._looked(p_slot, p_closely);
+        begin
+            if p_slot = 0 and not p_closely and not v_found then
+                perform pg_advisory_lock(7), pg_advisory_unlock(7);
+            end if;
+            return v_found;
+        end $$;
+    """)
+    await c.execute("select pg_advisory_lock(7)")
+    async with started(b.execute("select pgq_maintain()")) as task:
+        await waiting(c, b, task)
+        await late_one.commit()
+        await c.execute("select pg_advisory_unlock(7)")
+        await within(task)
+    await maintain(b)
+    assert await settle_all(b) == [late]
+
+
+async def test_the_ring_keeps_turning_while_a_slot_cannot_be_truncated(
+    b: Connection, c: Connection
+) -> None:
+    await c.execute("begin; lock table pgq.job_0 in access share mode")
+    assert await turn(b, 6) >= 6
+
+
+@pytest.mark.parametrize("back", [10.0, 0.9])
+async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
+    a: Connection, back: float
+) -> None:
+    await set_clock(a, 0)
+    await enqueue(a, 200)
+    for _ in range(5):
+        for receipt in await dequeue(a, 40):
+            await a.execute("select pgq_release($1, $2)", *receipt)
+    assert len(await settle_all(a)) == 200
+    await enqueue(a, 200)
+    await set_clock(a, -back)
+    released, failed = await dequeue(a, 2)
+    assert await a.fetchval("select pgq_release($1, $2)", *released)
+    assert await a.fetchval("select pgq_fail($1, $2, retry_in => '0')", *failed) == "scheduled"
+    await arrives(a, {released[0], failed[0]}, 3)
+    # Expired leases below a floor are found by ticks, which ordinary calls do.
+    leased = await dequeue(a, 64, "100 ms")
+    assert len(leased) == 64
+    await arrives(a, {job_id for job_id, _ in leased}, 3)
+
+
+async def test_nothing_is_truncated_by_sessions_that_are_not_read_committed(dsn: Dsn) -> None:
+    for level in ("repeatable read", "serializable"):
+        async with sessions(dsn, 1, pgq__slot_size="8192", default_transaction_isolation=level) as (
+            session,
+        ):
+            before = await files(session)
+            await session.execute("select setval('pgq.next_tick', 1)")
+            for _ in range(5):
+                await enqueue(session, 200)
+                await settle_all(session)
+            with pytest.raises(asyncpg.ActiveSQLTransactionError):
+                await maintain(session)
+            assert await files(session) == before
+            assert await session.fetchval("select max(gen) from pgq.ring") == 1
+            assert await session.fetchval("select count(*) from pgq.chore") == 0
+
+
+async def test_a_maintenance_queued_before_a_snapshot_exists_does_nothing_under_an_old_one(
+    a: Connection, b: Connection
+) -> None:
+    await enqueue(b, 500)
+    await settle_all(b)
+    await a.execute("begin isolation level repeatable read; insert into pgq.chore default values")
+    before = await ring(b)
+    await a.execute("commit")
+    assert await ring(b) == before
+
+
+CALLS = {
+    "heartbeat": "select pgq_heartbeat($1::bigint, $2::bigint) is not null",
+    "complete": "select pgq_complete($1::bigint, $2::bigint)",
+    "fail": "select pgq_fail($1, $2) = 'scheduled'",
+    "release": "select pgq_release($1, $2)",
+    "heartbeat_many": "select count(*) = 1 from pgq_heartbeat(array[$1::int8], array[$2::int8])",
+    "complete_many": "select count(*) = 1 from pgq_complete(array[$1::int8], array[$2::int8])",
+}
+
+
+async def leased_and_moved(a: Connection) -> Receipt:
+    """Return the receipt of a job that maintenance has evacuated from the ring by itself."""
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    for _ in range(40):
+        # Each slot keeps one lease, so that none gets free.
+        await enqueue(a, 400)
+        leased = await dequeue(a, 400)
+        await complete(a, leased[1:])
+        # The statistics that maintenance goes by.
+        await a.execute("select pg_stat_force_next_flush()") if a.get_server_version() >= (
+            15,
+        ) else None
+        await maintain(a)
+        if await slot_of(a, receipt[0]) in (4, 5):
+            return receipt
+    raise AssertionError("nothing was evacuated")
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_receipt_stays_good_when_maintenance_moves_its_job(
+    a: Connection, call: str
+) -> None:
+    job_id, token = await leased_and_moved(a)
+    assert token & 7 < 4
+    assert await a.fetchval(CALLS[call], job_id, token) is True
+    assert await complete(a, [(job_id, token + (1 << 20))]) == []
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_waits_for_maintenance_that_is_moving_its_job_and_succeeds(
+    a: Connection, b: Connection, c: Connection, call: str
+) -> None:
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    mover = b.transaction()
+    await mover.start()
+    await b.execute(EVACUATE, 0)
+    async with started(a.fetchval(CALLS[call], *receipt)) as task:
+        await waiting(c, a, task)
+        await mover.commit()
+        assert await within(task) is True
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_succeeds_when_the_move_of_its_job_is_undone(
+    a: Connection, b: Connection, c: Connection, call: str
+) -> None:
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    mover = b.transaction()
+    await mover.start()
+    await b.execute(EVACUATE, 0)
+    async with started(a.fetchval(CALLS[call], *receipt)) as task:
+        await waiting(c, a, task)
+        await mover.rollback()
+        assert await within(task) is True
+
+
+async def test_cancel_waits_for_maintenance_that_is_moving_its_job_and_succeeds(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (job_id,) = await enqueue(a, 1)
+    mover = b.transaction()
+    await mover.start()
+    await b.execute(EVACUATE, 0)
+    async with started(a.fetchval("select pgq_cancel($1)", job_id)) as task:
+        await waiting(c, a, task)
+        await mover.commit()
+        assert await within(task) is True
+    assert await dequeue(a) == []
+
+
+async def test_an_expired_lease_moved_by_maintenance_is_delivered_once(
+    a: Connection, b: Connection
+) -> None:
+    await enqueue(a, 100)
+    await dequeue(a, 100, "1 ms")
+    await b.execute(EVACUATE, 0)
+    got: list[int] = []
+
+    async def all_came() -> bool:
+        got.extend(await settle_all(b, 10))
+        return len(got) >= 100
+
+    await until(all_came, 3)
+    assert sorted(got) == sorted(set(got))
+
+
+OLD_SNAPSHOT_CALLS = {
+    "claim": "select pgq_claim($1)",
+    "cancel": "select pgq_cancel($1)",
+    "purge": "select pgq_purge('default') where $1 > 0",
+    "reclaim": "select pgq_reclaim() where $1 > 0",
+    "dequeue": "select pgq_dequeue() where $1 > 0",
+    "pop": "select pgq_pop() where $1 > 0",
+}
+
+
+@pytest.mark.parametrize("call", OLD_SNAPSHOT_CALLS)
+async def test_an_old_snapshot_gives_40001_for_a_job_that_has_moved(
+    a: Connection, b: Connection, call: str
+) -> None:
+    (job_id,) = await enqueue(b, 1)
+    if call == "reclaim":
+        await dequeue(b, 1, "1 ms")
+    old = a.transaction(isolation="repeatable_read")
+    await old.start()
+    await a.execute("select 1")
+    await move_and_truncate(b, job_id)
+    with pytest.raises(asyncpg.SerializationError):
+        await a.fetch(OLD_SNAPSHOT_CALLS[call], job_id)
+    await old.rollback()
+    assert await slot_of(b, job_id) in (4, 5)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_an_old_snapshot_gives_40001_for_a_receipt_whose_job_has_moved(
+    a: Connection, b: Connection, call: str
+) -> None:
+    await enqueue(b, 1)
+    (receipt,) = await dequeue(b)
+    old = a.transaction(isolation="repeatable_read")
+    await old.start()
+    await a.execute("select 1")
+    await move_and_truncate(b, receipt[0])
+    with pytest.raises(asyncpg.SerializationError):
+        await a.fetchval(CALLS[call], *receipt)
+    await old.rollback()
+    assert await b.fetchval(CALLS[call], *receipt) is True
+
+
+async def move_and_truncate(connection: Connection, job_id: int) -> None:
+    """Move a job out of slot 0 and let the slot be truncated, by completing what else is there."""
+    await connection.execute(EVACUATE, 0)
+    assert await slot_of(connection, job_id) == 4
+    before = dict(await files(connection))
+    # The head is left when it is full; the pages of dead versions count, so no job is touched.
+    await connection.execute("begin")
+    await connection.fetch(NUMBERS, 500)
+    await connection.execute("rollback")
+
+    async def truncated() -> bool:
+        await maintain(connection)
+        return dict(await files(connection))["pgq.job_0"] != before["pgq.job_0"]
+
+    await until(truncated)
+
+
+async def test_leases_survive_a_ring_that_turns_as_fast_as_it_can(
+    dsn: Dsn, a: Connection, b: Connection
+) -> None:
+    receipts: list[Receipt] = []
+    with turning(dsn) as rotations:
+        for _ in range(20):
+            await enqueue(a, 120)
+            batch = await dequeue(a, 120)
+            receipts.append(batch[0])
+            assert len(await complete(a, batch[1:])) == 119
+            renewed = await b.fetch(
+                "select id from pgq_heartbeat($1::bigint[], $2::bigint[])",
+                [job_id for job_id, _ in receipts],
+                [token for _, token in receipts],
+            )
+            assert len(renewed) == len(receipts)
+        assert sorted(await complete(b, receipts)) == sorted(job_id for job_id, _ in receipts)
+    assert rotations.count > 0
+    assert await a.fetchval("select count(*) from pgq.job") == 0
+
+
+async def test_a_hundred_open_enqueues_commit_one_by_one_while_the_ring_turns(dsn: Dsn) -> None:
+    got: list[int] = []
+    async with sessions(dsn, 12, pgq__slot_size="8192") as (consumer, *producers):
+        expected: list[int] = []
+        with turning(dsn) as rotations:
+            for _ in range(8):
+                opened: list[tuple[Connection, Any]] = []
+                for producer in producers:
+                    transaction = producer.transaction()
+                    await transaction.start()
+                    expected += await enqueue(producer, 20)
+                    opened.append((producer, transaction))
+                    got += await settle_all(consumer)
+                for _, transaction in opened:
+                    await transaction.commit()
+                    got += await settle_all(consumer)
+
+            async def all_came() -> bool:
+                got.extend(await settle_all(consumer))
+                return len(got) >= len(expected)
+
+            await until(all_came, 5)
+    assert sorted(got) == sorted(expected)
+    assert rotations.count > 0
