@@ -127,7 +127,7 @@ async def test_a_reader_is_not_blocked_by_producers_and_consumers(
     receipts = await dequeue(a)
     await complete(a, receipts)
     await b.execute("begin")
-    await b.execute("select pgq_pop()")
+    await within(b.execute("select pgq_pop()"))
     assert await c.fetchval("select count(*) from pgq.job") == 3
     assert await c.fetchval("select count(*) from pgq.archive") == 0
 

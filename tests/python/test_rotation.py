@@ -290,9 +290,8 @@ async def leased_and_moved(a: Connection) -> Receipt:
         leased = await dequeue(a, 400)
         await complete(a, leased[1:])
         # The statistics that maintenance goes by.
-        await a.execute("select pg_stat_force_next_flush()") if a.get_server_version() >= (
-            15,
-        ) else None
+        if a.get_server_version() >= (15,):
+            await a.execute("select pg_stat_force_next_flush()")
         await maintain(a)
         if await slot_of(a, receipt[0]) in (4, 5):
             return receipt
