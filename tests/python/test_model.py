@@ -99,6 +99,14 @@ class Model:
                     job.ended = (self.now, effect.kind)
                     self.live -= 1
 
+    def count(self, what: str | None) -> None:
+        """Count what ended a transaction instead of its commit.
+
+        40P01 is two transactions that use receipts of jobs which the other one is about to claim,
+        as their leases have expired: each waits for the outcome of the other.
+        """
+        self.counts[str(what)] = self.counts.get(str(what), 0) + 1
+
     def drop(self, effects: list[Effect]) -> None:
         """Forget the effects of a transaction that was rolled back."""
         self.undone.update(effect.id for effect in effects if effect.kind == "enqueue")
@@ -313,8 +321,13 @@ class Session:
     async def alone(self) -> None:
         """Do one thing in a transaction of its own."""
         calls = [self.step, self.claim, self.cancel, self.reclaim, self.reuse]
+        before = ([*self.leases], [*self.old], [*self.effects])
         try:
             await self.chance.choices(calls, [30, 4, 2, 1, 4])[0]()
+        except asyncpg.DeadlockDetectedError as error:
+            self.restore(*before)
+            self.model.count(error.sqlstate)
+            return
         except BaseException:
             self.model.drop(self.effects)
             raise
@@ -348,11 +361,11 @@ class Session:
                 self.restore(*before)
                 return
             await self.connection.execute("commit")
-        except asyncpg.SerializationError:
-            assert level in OLD, "40001 under READ COMMITTED"
+        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError) as error:
+            assert level in OLD or error.sqlstate != "40001", "40001 under READ COMMITTED"
             await self.connection.execute("rollback")
             self.restore(*before)
-            self.model.counts["40001"] = self.model.counts.get("40001", 0) + 1
+            self.model.count(error.sqlstate)
             return
         self.commit()
 
