@@ -99,13 +99,13 @@ class Model:
                     job.ended = (self.now, effect.kind)
                     self.live -= 1
 
-    def count(self, what: str | None) -> None:
+    def count(self, what: str) -> None:
         """Count what ended a transaction instead of its commit.
 
         40P01 is two transactions that use receipts of jobs which the other one is about to claim,
         as their leases have expired: each waits for the outcome of the other.
         """
-        self.counts[str(what)] = self.counts.get(str(what), 0) + 1
+        self.counts[what] = self.counts.get(what, 0) + 1
 
     def drop(self, effects: list[Effect]) -> None:
         """Forget the effects of a transaction that was rolled back."""
@@ -324,9 +324,9 @@ class Session:
         before = ([*self.leases], [*self.old], [*self.effects])
         try:
             await self.chance.choices(calls, [30, 4, 2, 1, 4])[0]()
-        except asyncpg.DeadlockDetectedError as error:
+        except asyncpg.DeadlockDetectedError:
             self.restore(*before)
-            self.model.count(error.sqlstate)
+            self.model.count("40P01")
             return
         except BaseException:
             self.model.drop(self.effects)
@@ -361,13 +361,18 @@ class Session:
                 self.restore(*before)
                 return
             await self.connection.execute("commit")
-        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError) as error:
-            assert level in OLD or error.sqlstate != "40001", "40001 under READ COMMITTED"
-            await self.connection.execute("rollback")
-            self.restore(*before)
-            self.model.count(error.sqlstate)
-            return
-        self.commit()
+        except asyncpg.SerializationError:
+            assert level in OLD, "40001 under READ COMMITTED"
+            await self.undo(before, "40001")
+        except asyncpg.DeadlockDetectedError:
+            await self.undo(before, "40P01")
+        else:
+            self.commit()
+
+    async def undo(self, before: tuple[list[Lease], list[Lease], list[Effect]], why: str) -> None:
+        await self.connection.execute("rollback")
+        self.restore(*before)
+        self.model.count(why)
 
     async def run(self, deadline: float) -> None:
         while time.monotonic() < deadline:
