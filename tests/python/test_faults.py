@@ -106,7 +106,10 @@ def start_worker(server: Server) -> subprocess.Popen[bytes]:
 
 
 async def kill_a_backend(server: Server, chance: random.Random) -> None:
-    """SIGKILL a backend of a worker: the server restarts all its processes by itself."""
+    """SIGKILL a backend of a worker, and wait until the server has begun to restart them all.
+
+    Until it has noticed, it takes connections that it is about to end.
+    """
     connection = await reconnect(server)
     pids = [
         row[0]
@@ -116,9 +119,14 @@ async def kill_a_backend(server: Server, chance: random.Random) -> None:
             " and backend_type = 'client backend'"
         )
     ]
-    connection.terminate()
+
+    async def ended() -> bool:
+        return connection.is_closed()
+
     if pids:
         os.kill(chance.choice(pids), signal.SIGKILL)
+        await until(ended)
+    connection.terminate()
 
 
 async def test_nothing_is_lost_and_no_effect_is_doubled_by_twenty_crashes(
