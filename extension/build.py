@@ -8,7 +8,7 @@ What exists once per partition is written once. A block
 
 is repeated for every member of the family, with {slot} replaced by its number and {key} by the
 column that orders it. A block opened with "--@ define name" is not copied: it is what {name}
-stands for from there on.
+stands for from there on, in the files that follow, too.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ def substitute(text: str, values: dict[str, str]) -> str:
     return text
 
 
-def expand(source: str) -> str:
-    """The source with all blocks written out."""
-    defined: dict[str, str] = {}
+def expand(source: str, defined: dict[str, str]) -> str:
+    """The source with all blocks written out; what it defines is added to `defined`."""
 
     def write_out(block: re.Match[str]) -> str:
         kind, name, body = block.groups()
@@ -59,14 +58,15 @@ def expand(source: str) -> str:
             return ""
         return "".join(substitute(body, member | defined) for member in FAMILIES[name])
 
-    return BLOCK.sub(write_out, source)
+    return substitute(BLOCK.sub(write_out, source), defined)
 
 
 def build() -> Path:
     """Write the install script and return its path."""
     target = HERE / "sql" / f"pgq--{version()}.sql"
     sources = sorted((HERE / "sql" / "src").glob("*.sql"))
-    body = "\n".join(expand(source.read_text(encoding="utf-8")) for source in sources)
+    defined: dict[str, str] = {}
+    body = "\n".join(expand(source.read_text(encoding="utf-8"), defined) for source in sources)
     target.write_text(f"{HEADER}\n{body}".replace("@pgq_version@", version()), encoding="utf-8")
     return target
 

@@ -13,7 +13,7 @@ _COMMENT = r"--[^\n]*|/\*.*?\*/"
 _QUOTED = r"\be'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
 _TOKEN = re.compile(f"(?P<comment>{_COMMENT})|(?P<quoted>{_QUOTED})", re.DOTALL | re.IGNORECASE)
 _FUNCTION = re.compile(
-    r"^create\s+(?:or\s+replace\s+)?(?:function|procedure)\s+([\w.]+).*?"
+    r"^create\s+(?:or\s+replace\s+)?(?:function|procedure)\s+([\w.@]+).*?"
     r"(?:\bas\s+(\$\w*\$).*?\2[^;]*;|;)",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import asyncpg
 import pgq
@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from pgserver import Server
 
-Connection: TypeAlias = "asyncpg.Connection[Any]"
+from .sessions import Connection, connect
 
 TEMPLATE = "pgq_template"
 INSTALL = "create extension pgq"
@@ -59,6 +59,22 @@ async def connection(dsn: dict[str, Any]) -> AsyncIterator[Connection]:
     connection: Connection = await asyncpg.connect(**dsn)
     yield connection
     await connection.close()
+
+
+async def _session(
+    dsn: dict[str, Any], request: pytest.FixtureRequest
+) -> AsyncIterator[Connection]:
+    """Yield a session with the settings that SESSIONS of the test's module has for the fixture."""
+    module: Any = getattr(request, "module")  # noqa: B009 -- pytest gives it no type
+    connection = await connect(dsn, **module.SESSIONS[request.fixturename])
+    yield connection
+    connection.terminate()
+
+
+# Sessions that may be left in any state: they are cut off in the end.
+a = pytest_asyncio.fixture(_session, name="a")
+b = pytest_asyncio.fixture(_session, name="b")
+c = pytest_asyncio.fixture(_session, name="c")
 
 
 @pytest.fixture

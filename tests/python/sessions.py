@@ -88,6 +88,13 @@ async def maintain(connection: Connection, times: int = 1) -> None:
         await connection.execute("select pgq_maintain()")
 
 
+async def raise_floors(connection: Connection) -> None:
+    """Raise all claim positions as far as they may go; claims do it now and then, by chance."""
+    await connection.execute(
+        "select pgq._raise_floor(s::smallint, l.id) from generate_series(0, 5) s, pgq.lane l"
+    )
+
+
 async def slot_of(connection: Connection, job_id: int) -> int | None:
     """Return the slot in which a job is."""
     slot: int | None = await connection.fetchval("select slot from pgq.job where id = $1", job_id)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-import pytest_asyncio
 
 from .sessions import (
     Connection,
     Dsn,
     Receipt,
     complete,
-    connect,
     dequeue,
     enqueue,
     maintain,
+    raise_floors,
+    ring,
     sessions,
     settle_all,
     started,
@@ -29,29 +28,8 @@ from .sessions import (
     within,
 )
 
-
-@pytest_asyncio.fixture
-async def a(dsn: Dsn) -> AsyncIterator[Connection]:
-    """A session."""
-    connection = await connect(dsn)
-    yield connection
-    connection.terminate()
-
-
-@pytest_asyncio.fixture
-async def b(dsn: Dsn) -> AsyncIterator[Connection]:
-    """Another one."""
-    connection = await connect(dsn)
-    yield connection
-    connection.terminate()
-
-
-@pytest_asyncio.fixture
-async def c(dsn: Dsn) -> AsyncIterator[Connection]:
-    """One that looks on, and waits for no lock longer than half a second."""
-    connection = await connect(dsn, lock_timeout="500ms")
-    yield connection
-    connection.terminate()
+# c looks on, and must not be made to wait.
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 
 
 async def test_eight_consumers_see_each_of_20000_jobs_exactly_once(dsn: Dsn) -> None:
@@ -217,12 +195,74 @@ async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connec
     assert last - first == len(early) - 1, "later jobs came in between"
 
 
+async def test_what_comes_back_during_a_claim_does_not_follow_what_it_has_taken(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    # A claim of more than there is: it goes on behind what it took, and looks nowhere else.
+    await a.execute("set pgq.slot_size = '8192'")
+    await enqueue(a, 200)
+    await maintain(a)
+    await enqueue(a, 50)
+    assert len((await ring(a))["live"]) == 2
+    await b.execute("begin")
+    held = await dequeue(b, 20)
+    # The claim stops here, between its first slot and the second.
+    await a.execute("""
+        alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer)
+            rename to _grab_more;
+        create function pgq._grab(
+            p_queue text, p_batch integer, p_lease_ms integer, p_worker text,
+            p_tick boolean default null, p_after bigint default 0,
+            p_until bigint default 9223372036854775807, p_priority integer default null
+        ) returns setof pgq_job
+        language plpgsql set search_path = pg_catalog, pg_temp as $$
+        begin
+            perform pg_advisory_lock(7), pg_advisory_unlock(7);
+            return query select g.* from pgq._grab_more(
+                p_queue, p_batch, p_lease_ms, p_worker, p_tick, p_after, p_until, p_priority) g;
+        end $$;
+    """)
+    await c.execute("select pg_advisory_lock(7)")
+    async with started(a.fetch("select id, priority from pgq_dequeue(1000, '1 hour')")) as task:
+        await waiting(c, a, task)
+        await b.execute("rollback")
+        await b.execute("select pgq_enqueue('9', priority => 9)")
+        await c.execute("select pg_advisory_unlock(7)")
+        rows = await within(task)
+    assert len(rows) == 230
+    assert rows == sorted(rows, key=lambda row: (-row["priority"], row["id"]))
+    assert len(await dequeue(b, 1000)) == len(held) + 1
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [1, 2, 0], [2, 0, 1]])
+async def test_receipts_of_several_slots_are_locked_in_one_order_whatever_theirs(
+    a: Connection, b: Connection, c: Connection, order: list[int]
+) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
+    await enqueue(a, 3)
+    (first,) = await dequeue(a)
+    await a.execute("select pgq_release($1, $2)", *first)
+    receipts = await dequeue(a, 3)
+    assert [token & 7 for _, token in receipts] == [4, 0, 0]
+    await c.execute("begin")
+    await c.fetch("select from pgq.job where id = $1 for update", receipts[1][0])
+    shuffled = [receipts[index] for index in order]
+    async with started(complete(a, shuffled)) as completing:
+        await waiting(c, a, completing)
+        # Nothing of a later slot is held while the call waits for the first one.
+        beat = b.fetchval("select pgq_heartbeat($1::int8, $2::int8)", *receipts[0])
+        assert await within(beat, 5)
+        await c.execute("commit")
+        assert sorted(await within(completing)) == [job_id for job_id, _ in receipts]
+
+
 async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floor(
     dsn: Dsn, a: Connection
 ) -> None:
     ids = await enqueue(a, 1000)
     for _ in range(4):
         await dequeue(a, 100, "700 ms")
+        await raise_floors(a)
     assert await a.fetchval("select max(floor) from pgq.floor_0") > ids[0]
     for level in ("repeatable read", "serializable"):
         async with sessions(dsn, 1, default_transaction_isolation=level) as (old,):
@@ -288,6 +328,7 @@ async def test_expired_leases_are_claimable_within_a_second(
     ids = await enqueue(a, 300)
     for _ in range(3):
         await dequeue(a, 64, f"{lease} ms")
+        await raise_floors(a)
     expected = set(ids[:192])
     expiry = dict(await a.fetch("select id, lease_expires_at from pgq.job where token > 0"))
     assert expected == set(expiry)

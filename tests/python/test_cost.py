@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
-import pytest_asyncio
-
-from .sessions import Connection, Dsn, complete, connect, dequeue, enqueue, sessions
+from .sessions import (
+    Connection,
+    Dsn,
+    complete,
+    dequeue,
+    enqueue,
+    sessions,
+    settle_all,
+)
 
 CLAIM = "explain (analyze, buffers, timing off, format json) select * from pgq_dequeue(10, '1 h')"
 MILLION = 1_000_000
-
-
-@pytest_asyncio.fixture
-async def a(dsn: Dsn) -> AsyncIterator[Connection]:
-    """A consumer."""
-    connection = await connect(dsn)
-    yield connection
-    connection.terminate()
+SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 
 
 async def buffers_of_a_claim(connection: Connection) -> int:
@@ -59,6 +57,51 @@ async def test_a_claim_of_a_million_jobs_costs_as_much_as_of_a_thousand(
         # No claim has read a slot from end to end: what one such look costs would show.
         for _ in range(20):
             assert await buffers_of_a_claim(consumer) < 20 * few
+
+
+async def wal_of(connection: Connection, call: str, *arguments: object) -> int:
+    """Run a call and return the bytes of WAL that it wrote, its commit record not included."""
+    (explained,) = json.loads(
+        await connection.fetchval(f"explain (analyze, wal, format json) {call}", *arguments)
+    )
+    return int(explained["Plan"]["WAL Bytes"])
+
+
+async def test_the_life_of_a_job_writes_little_wal(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
+    await settle_all(a)
+    jobs, total = 400, 0
+    payload = '{"order_id":42,"note":"hello world payload"}'
+    for _ in range(jobs):
+        total += await wal_of(a, "select pgq_enqueue($1::text::jsonb)", payload)
+    for _ in range(jobs // 10):
+        total += await wal_of(a, "select pgq_dequeue(10)")
+        rows = await a.fetch("select id, token from pgq.job where token is not null order by id")
+        total += await wal_of(
+            a,
+            "select pgq_complete($1::bigint[], $2::bigint[])",
+            [row["id"] for row in rows],
+            [row["token"] for row in rows],
+        )
+    # With commit records (one, and two for ten) and without full-page images: 620.
+    assert await a.fetchval("select count(*) from pgq.job") == 0
+    assert total / jobs < 560, total / jobs
+
+
+async def test_every_claim_leaves_its_index_alone(a: Connection) -> None:
+    # In one transaction: nothing can be pruned meanwhile, as under a held horizon.
+    async with a.transaction():
+        await a.execute(
+            "select pgq_enqueue_many(array(select jsonb_build_object('order_id', n) "
+            "from generate_series(1, 3000) n))"
+        )
+        for batch in (1, 10, 1000):
+            await a.execute("select pgq_dequeue($1, worker => 'worker-1:1234')", batch)
+        (row,) = await a.fetch(
+            "select sum(n_tup_upd)::int, sum(n_tup_hot_upd)::int from pg_stat_xact_user_tables"
+            " where schemaname = 'pgq' and relname ~ '^job_[0-3]$'"
+        )
+        assert tuple(row) == (1011, 1011)
 
 
 async def test_claims_do_not_scan_a_slot_sequentially(a: Connection) -> None:

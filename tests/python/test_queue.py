@@ -196,6 +196,19 @@ async def test_a_heartbeat_renews_the_lease(queue: pgq.Queue) -> None:
     assert await queue.heartbeat_many([]) == []
 
 
+async def test_complete_and_dequeue_exchanges_batches(queue: pgq.Queue) -> None:
+    await queue.enqueue_many([1, 2, 3])
+    first = await queue.complete_and_dequeue([], 2, timedelta(minutes=5), worker="w")
+    assert [(job.payload, job.worker) for job in first] == [(1, "w"), (2, "w")]
+    (third,) = await queue.complete_and_dequeue(first, 2)
+    assert third.payload == 3
+    with pytest.raises(pgq.LeaseLost) as caught:
+        await queue.complete_and_dequeue([third, first[0].receipt])
+    assert caught.value.sqlstate == "PQ001"
+    assert f"{{{first[0].id}}}" in (caught.value.detail or "")
+    assert await queue.complete_and_dequeue([third.receipt]) == []
+
+
 async def test_complete_many_leaves_lost_receipts_out(queue: pgq.Queue) -> None:
     ids = await queue.enqueue_many([1, 2, 3])
     first, second, third = await queue.dequeue(3)
@@ -349,6 +362,7 @@ async def test_every_function_of_the_extension_has_its_statement(
         ("dequeue", "pgq_dequeue"),
         ("heartbeat", "pgq_heartbeat"),
         ("complete", "pgq_complete"),
+        ("complete_and_dequeue", "pgq_complete_and_dequeue"),
         ("fail", "pgq_fail"),
         ("release", "pgq_release"),
         ("reclaim", "pgq_reclaim"),

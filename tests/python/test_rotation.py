@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
-import pytest_asyncio
 
 from .sessions import (
     NUMBERS,
@@ -17,11 +15,11 @@ from .sessions import (
     Dsn,
     Receipt,
     complete,
-    connect,
     dequeue,
     enqueue,
     files,
     maintain,
+    raise_floors,
     ring,
     sessions,
     settle_all,
@@ -34,30 +32,7 @@ from .sessions import (
 )
 
 EVACUATE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
-
-
-@pytest_asyncio.fixture
-async def a(dsn: Dsn) -> AsyncIterator[Connection]:
-    """A session whose calls turn a slot of more than 8 kB."""
-    connection = await connect(dsn, pgq__slot_size="8192")
-    yield connection
-    connection.terminate()
-
-
-@pytest_asyncio.fixture
-async def b(dsn: Dsn) -> AsyncIterator[Connection]:
-    """Another one."""
-    connection = await connect(dsn, pgq__slot_size="8192")
-    yield connection
-    connection.terminate()
-
-
-@pytest_asyncio.fixture
-async def c(dsn: Dsn) -> AsyncIterator[Connection]:
-    """A third one."""
-    connection = await connect(dsn, pgq__slot_size="8192")
-    yield connection
-    connection.terminate()
+SESSIONS = {name: {"pgq__slot_size": "8192"} for name in "abc"}
 
 
 async def turn(connection: Connection, times: int) -> int:
@@ -74,6 +49,16 @@ async def turn(connection: Connection, times: int) -> int:
         seen += len(after - before)
         before = after
     return seen
+
+
+async def fill_three_slots(connection: Connection) -> list[int]:
+    """Leave a backlog in three slots and return them, oldest first."""
+    live: list[int] = []
+    while len(live) < 3:
+        await enqueue(connection, 200)
+        await maintain(connection)
+        live = (await ring(connection))["live"]
+    return live
 
 
 async def arrives(connection: Connection, expected: set[int], patience: float) -> None:
@@ -134,6 +119,7 @@ async def test_a_floor_does_not_pass_an_enqueue_that_is_still_running(
     (late,) = await enqueue(a, 1)
     for _ in range(4):
         await settle_all(b, 50)
+        await raise_floors(b)
         await enqueue(b, 50)
     await settle_all(b, 50)
     await transaction.commit()
@@ -150,6 +136,7 @@ async def test_a_floor_that_passed_a_long_transaction_comes_back_for_its_job(
     (late,) = await enqueue(a, 1)
     for _ in range(4):
         await settle_all(b, 50)
+        await raise_floors(b)
         await enqueue(b, 50)
         await age_transactions(b)
     await settle_all(b, 50)
@@ -157,6 +144,30 @@ async def test_a_floor_that_passed_a_long_transaction_comes_back_for_its_job(
     await transaction.commit()
     await maintain(b)
     assert await settle_all(b, 50) == [late]
+
+
+@pytest.mark.parametrize("writer", ["a stranger", "an enqueue into another slot"])
+async def test_a_base_passes_what_old_transactions_have_not_touched(
+    a: Connection, b: Connection, writer: str
+) -> None:
+    transaction = a.transaction()
+    await transaction.start()
+    if writer == "a stranger":
+        await a.execute("select pg_current_xact_id()")
+    else:
+        await enqueue(a, 1)
+        await fill_three_slots(b)
+    await b.execute("set pgq.slot_size = '8388608'")
+    first = await b.fetchval("select last_value from pgq.job_id")
+    head = (await ring(b))["live"][-1]
+    for _ in range(4):
+        await enqueue(b, 50)
+        await settle_all(b, 50)
+        await raise_floors(b)
+        await age_transactions(b)
+    base = await b.fetchval(f"select max(base) from pgq.floor_{head}")
+    await transaction.rollback()
+    assert base > first
 
 
 async def test_a_late_commit_in_a_closing_slot_is_delivered_though_the_slot_is_locked(
@@ -220,6 +231,104 @@ async def test_the_ring_keeps_turning_while_a_slot_cannot_be_truncated(
     assert await turn(b, 6) >= 6
 
 
+async def test_a_claim_locks_no_slot_beyond_those_its_batch_comes_from(
+    a: Connection, b: Connection
+) -> None:
+    first, second, third = await fill_three_slots(b)
+    held = {first}
+    async with a.transaction():
+        for batch, more in ((100, set[int]()), (100 + 1, {second})):
+            assert len(await dequeue(a, batch)) == batch
+            held |= more
+            rows = await b.fetch(
+                "select distinct substring(relation::regclass::text from '^pgq.job_(.)')::int"
+                " from pg_locks where pid = $1 and relation::regclass::text ~ '^pgq.job_[0-3]'",
+                a.get_server_pid(),
+            )
+            assert {row[0] for row in rows} == held
+    assert third not in held
+
+
+async def test_the_ring_keeps_turning_while_a_claim_from_a_backlog_is_left_open(
+    a: Connection, b: Connection
+) -> None:
+    await fill_three_slots(b)
+    transaction = a.transaction()
+    await transaction.start()
+    receipts = await dequeue(a, 10)
+    assert await turn(b, 6) >= 6
+    await transaction.commit()
+    assert len(await complete(a, receipts)) == 10
+
+
+async def test_a_backlog_of_large_payloads_is_not_evacuated(a: Connection) -> None:
+    large = """
+        select pgq_enqueue(to_jsonb(string_agg(md5($1 || i::text), '')))
+          from generate_series(1, 500) i
+    """
+    for slot in range(4):
+        for number in range(150):
+            await a.execute(large, f"{slot} {number} ")
+        if a.get_server_version() >= (15,):
+            await a.execute("select pg_stat_force_next_flush()")
+        await until(lambda: counted(a, slot, 150))  # noqa: B023 -- awaited at once
+        await maintain(a)
+    assert len((await ring(a))["live"]) == 4
+    await maintain(a, 2)
+    assert await a.fetchval("select count(*) from pgq.job where slot >= 4") == 0
+
+
+async def counted(connection: Connection, slot: int, jobs: int) -> bool:
+    """Return whether the statistics that evacuation goes by know of so many jobs."""
+    known: int = await connection.fetchval(
+        "select pg_stat_get_live_tuples(format('pgq.job_%s', $1::int)::regclass)", slot
+    )
+    return known >= jobs
+
+
+async def test_maintenance_is_not_used_up_by_calls_that_are_rolled_back(a: Connection) -> None:
+    await set_clock(a, 0)
+    await maintain(a)
+    last = "select last_value from pgq.last_tick"
+    before: int = await a.fetchval(last)
+    # More than 2.5 s have passed at the next call; half a second has not since the failed one.
+    await set_clock(a, 3)
+    transaction = a.transaction()
+    await transaction.start()
+    await dequeue(a)
+    await transaction.rollback()
+    assert await a.fetchval(last) == before
+    await dequeue(a)
+    assert await a.fetchval(last) >= before + 3000
+
+
+async def test_maintenance_is_not_used_up_by_calls_for_an_unknown_queue(a: Connection) -> None:
+    await set_clock(a, 0)
+    await dequeue(a)
+    last = "select last_value from pgq.last_tick"
+    before: int = await a.fetchval(last)
+    await set_clock(a, 0.6)
+    with pytest.raises(asyncpg.UndefinedObjectError):
+        await a.execute("select pgq_dequeue(queue => 'none such')")
+    await dequeue(a)
+    assert await a.fetchval(last) >= before + 600
+
+
+async def test_a_publication_for_all_tables_stops_nothing(a: Connection) -> None:
+    await a.execute("create publication everything for all tables")
+    await a.execute("select pgq_configure_queue('default', keep_completed => '1 hour')")
+    assert await turn(a, 4) >= 4
+    await enqueue(a, 5)
+    (released, failed, beaten, dead, gone) = await dequeue(a, 5)
+    assert await a.fetchval("select pgq_release($1, $2)", *released)
+    assert await a.fetchval("select pgq_fail($1, $2, retry_in => '0')", *failed) == "scheduled"
+    assert await a.fetchval("select pgq_heartbeat($1::int8, $2::int8)", *beaten)
+    assert await a.fetchval("select pgq_fail($1, $2, retryable => false)", *dead) == "dead"
+    assert await a.fetchval("select pgq_complete($1::int8, $2::int8)", *gone)
+    assert await a.fetchval("select pgq_retry($1)", dead[0])
+    assert len(await settle_all(a)) == 3
+
+
 @pytest.mark.parametrize("back", [10.0, 0.9])
 async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
     a: Connection, back: float
@@ -229,6 +338,7 @@ async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
     for _ in range(5):
         for receipt in await dequeue(a, 40):
             await a.execute("select pgq_release($1, $2)", *receipt)
+        await raise_floors(a)
     assert len(await settle_all(a)) == 200
     await enqueue(a, 200)
     await set_clock(a, -back)
@@ -239,6 +349,7 @@ async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
     # Expired leases below a floor are found by ticks, which ordinary calls do.
     leased = await dequeue(a, 64, "100 ms")
     assert len(leased) == 64
+    await raise_floors(a)
     await arrives(a, {job_id for job_id, _ in leased}, 3)
 
 

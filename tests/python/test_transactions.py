@@ -10,19 +10,17 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from pgserver import Server
 
 from .sessions import (
     Connection,
     Dsn,
     complete,
-    connect,
     dequeue,
     enqueue,
     files,
@@ -38,22 +36,8 @@ from .sessions import (
 
 HURRY = {"lock_timeout": "500ms", "pgq__slot_size": "8192"}
 POP = "select id from pgq_pop($1)"
-
-
-@pytest_asyncio.fixture
-async def a(dsn: Dsn) -> AsyncIterator[Connection]:
-    """A session that keeps a transaction open."""
-    connection = await connect(dsn, pgq__slot_size="8192")
-    yield connection
-    connection.terminate()
-
-
-@pytest_asyncio.fixture
-async def b(dsn: Dsn) -> AsyncIterator[Connection]:
-    """A session that may wait for no lock longer than half a second."""
-    connection = await connect(dsn, **HURRY)
-    yield connection
-    connection.terminate()
+# b stands for everybody else, who must not be made to wait.
+SESSIONS = {"a": {"pgq__slot_size": "8192"}, "b": HURRY}
 
 
 @pytest.fixture(scope="module")

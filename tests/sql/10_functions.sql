@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(33);
+select plan(34);
 
 create temp table expected (declaration text, returns text);
 insert into expected values
@@ -26,6 +26,9 @@ insert into expected values
  'TABLE(id bigint, lease_expires_at timestamp with time zone, cancel_requested boolean)'),
 ('pgq_complete(id bigint, token bigint, result jsonb DEFAULT NULL::jsonb)', 'boolean'),
 ('pgq_complete(ids bigint[], tokens bigint[])', 'SETOF bigint'),
+('pgq_complete_and_dequeue(ids bigint[], tokens bigint[], batch integer DEFAULT 1, timeout interval'
+ ' DEFAULT ''00:00:30''::interval, queue text DEFAULT ''default''::text, worker text'
+ ' DEFAULT NULL::text)', 'SETOF pgq_job'),
 ('pgq_fail(id bigint, token bigint, error text DEFAULT NULL::text, '
  'retry_in interval DEFAULT NULL::interval, retryable boolean DEFAULT true)', 'text'),
 ('pgq_release(id bigint, token bigint, delay interval DEFAULT ''00:00:00''::interval)', 'boolean'),

@@ -2,7 +2,7 @@
  * Claim positions: they make claims cheap, and hide nothing.
  */
 begin;
-select plan(29);
+select plan(30);
 \ir support/clock.psql
 
 create function pg_temp.floor() returns bigint language sql as $$
@@ -18,6 +18,10 @@ create function pg_temp.entries() returns bigint language sql as $$
     select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint
       from pg_index i where i.indrelid::regclass::text ~ '^pgq\.job_[0-3]$'
 $$;
+-- What claims do now and then, by chance.
+create function pg_temp.raise_floors() returns void language sql as $$
+    select pgq._raise_floor(s::smallint, l.id) from generate_series(0, 5) s, pgq.lane l
+$$;
 -- Claims and completes in batches of 50, a millisecond apart.
 create function pg_temp.work(p_batches integer) returns bigint[] language plpgsql as $$
 declare
@@ -31,7 +35,7 @@ begin
                    run_at, claimed_at, lease_expires_at, last_error, cancel_requested, n)
          where pgq_complete(d.id, d.token);
         v_seen := v_seen || v_ids;
-        perform pg_temp.wait('1 ms'), pg_temp.settle();
+        perform pg_temp.wait('1 ms'), pg_temp.settle(), pg_temp.raise_floors();
     end loop;
     return v_seen;
 end
@@ -56,6 +60,19 @@ select cmp_ok(
     pg_temp.entries() - :entries, '<', 2 * :early + 1000::bigint,
     'the last claims look at no more entries than the first ones');
 
+-- Claims raise floors by themselves, now and then.
+select pgq_create_queue('chance') \g /dev/null
+select pgq_enqueue_many(array_fill(jsonb '1', array[2500]), 'chance') \g /dev/null
+do $$ begin
+    for v_batch in 1..250 loop
+        perform pgq_complete(d.id, d.token) from pgq_dequeue(10, queue => 'chance') d;
+        perform pg_temp.wait('1 ms'), pg_temp.settle();
+    end loop;
+end $$;
+select cmp_ok(max(f.floor), '>', :last::bigint, 'floors rise by chance with each claim')
+  from pgq.floor_0 f join pgq.lane l on l.id = f.lane join pgq.queue q on q.id = l.queue_id
+ where q.name = 'chance';
+
 -- Nothing is hidden: one lease was held all the time, far below the floor.
 select is(pgq_heartbeat(:held_id, :held_token, '10 s'), pgq._now() + '10 s',
     'a lease below the floor');
@@ -74,7 +91,7 @@ select pg_temp.take(1, p_timeout => '1 hour') \g /dev/null
 
 savepoint before;
 select array_agg(d.id) as ids from pgq_dequeue(100) d \gset
-select pg_temp.work(5) \g /dev/null
+select pg_temp.raise_floors(), pg_temp.work(5) \g /dev/null
 rollback to before;
 select is(
     array(select d.id from pgq_dequeue(100) d), :'ids'::bigint[],
@@ -126,7 +143,7 @@ do $$ begin
     for v_batch in 1..20 loop
         insert into got select v_batch, d.id, d.token from pgq_dequeue(50, '1 hour', 'p') d;
         perform pgq_complete(g.id, g.token) from got g where g.n = v_batch and g.n < 5;
-        perform pg_temp.wait('2 ms'), pg_temp.settle();
+        perform pg_temp.wait('2 ms'), pg_temp.settle(), pg_temp.raise_floors();
     end loop;
 end $$;
 select is((select count(distinct g.id) from got g), 500::bigint, 'all due jobs are claimed, once');
@@ -162,7 +179,7 @@ select pg_temp.add('ring', 'c') as ring, pg_temp.wait('11 s') \gset
 do $$ begin
     for v_batch in 1..6 loop
         perform pgq_complete(d.id, d.token) from pgq_dequeue(40, '1 s', 'c') d;
-        perform pg_temp.wait('10 ms'), pg_temp.settle();
+        perform pg_temp.wait('10 ms'), pg_temp.settle(), pg_temp.raise_floors();
     end loop;
 end $$;
 select pg_temp.wait('-10 minutes') \g /dev/null

@@ -2,7 +2,7 @@
  * pgq_complete and the archive.
  */
 begin;
-select plan(33);
+select plan(50);
 \ir support/clock.psql
 
 select pgq_enqueue('{"a": 1}', priority => 4, headers => '{"h": 1}', max_attempts => 3) as one \gset
@@ -105,6 +105,71 @@ select results_eq(
     $$ select pgq._now() + interval '1 hour' $$,
     'it keeps what is claimed from then on');
 
+-- Some of the receipts are good: only the others are looked for elsewhere.
+select pgq_create_queue('z', keep_completed => '0') \g /dev/null
+select pg_temp.add(i::text, 'z', p_priority => i % 2) from generate_series(1, 8) i \g /dev/null
+create temp table z as select d.* from pgq_dequeue(8, '1 minute', 'z') d;
+select is(
+    array(select pgq_complete(array[z.id, z.id], array[z.token, z.token]) from z
+           where z.payload = '"1"'),
+    array(select z.id from z where z.payload = '"1"'), 'a receipt given twice is completed once');
+select is(
+    array(select c from pgq_complete(
+              array(select z.id from z where z.payload in ('"1"', '"3"') order by 1),
+              array(select z.token from z where z.payload in ('"1"', '"3"') order by z.id)) c),
+    array(select z.id from z where z.payload = '"3"'), 'a stale one beside a good one is left out');
+select is_empty(
+    $$ select pgq_complete(array_agg(z.id order by z.id), array_agg(z.token order by z.id desc))
+         from z where z.payload in ('"5"', '"7"') $$, 'an id with the token of another job is stale');
+select is(
+    (select count(*) from pgq_complete(
+         array(select z.id from z where z.payload in ('"5"', '"6"') order by z.id desc),
+         array(select z.token from z where z.payload in ('"5"', '"6"') order by z.id desc))),
+    2::bigint, 'two priorities in one call');
+select is(
+    (select count(*) from pgq_complete(
+         format('[7:8]={%s}', string_agg(z.id::text, ',' order by z.id))::bigint[],
+         format('[0:1]={%s}', string_agg(z.token::text, ',' order by z.id))::bigint[]) c),
+    2::bigint, 'arrays may begin anywhere')
+  from z where z.payload in ('"7"', '"8"');
+select is(
+    (select pgq_complete(format('[0:0]={%s}', z.id)::bigint[], array[z.token])), z.id,
+    'with one receipt, too')
+  from z where z.payload = '"2"';
+
+-- The last batch and the next one in one call.
+select pgq_create_queue('x', keep_completed => '0'), pgq_create_queue('y') \g /dev/null
+select pg_temp.add(i::text, q) from generate_series(1, 5) i, unnest('{x,y}'::text[]) q \g /dev/null
+create temp table x as
+select d.* from pgq_complete_and_dequeue('{}', '{}', 2, '1 minute', 'x', 'w') d;
+select is(
+    array(select x.payload #>> '{}' from x order by x.id), '{1,2}', 'an empty batch is completed');
+select is(
+    array(select (x.worker, x.lease_expires_at, x.queue)::text from x),
+    array(select (text 'w', pgq._now() + interval '1 minute', text 'x')::text
+            from generate_series(1, 2)), 'jobs are claimed as pgq_dequeue does');
+create temp table y as
+select d.* from pgq_complete_and_dequeue(
+    array(select x.id from x), array(select x.token from x), 1, '1 minute', 'y'
+) d;
+select is((select y.payload #>> '{}' from y), '1', 'the next batch may come from another queue');
+select is_empty(
+    'select from pgq.job j join x using (id)', 'the last one is completed in the same call');
+select is(
+    array(select d.payload #>> '{}' from pgq_complete_and_dequeue(
+              array(select y.id from y, generate_series(1, 2)),
+              array(select y.token from y, generate_series(1, 2)), 9, queue => 'y') d),
+    '{2,3,4,5}', 'a receipt that is given twice is not taken for a lost one');
+insert into x select d.* from pgq_dequeue(1, '1 minute', 'x') d;
+select throws_ok(
+    $$ select pgq_complete_and_dequeue(
+           array(select x.id from x), array(select x.token from x), 1, '1 minute', 'x') $$,
+    'PQ001', 'the leases of 2 of 3 jobs are lost', 'lost leases are an error');
+select is(
+    array(select d.payload #>> '{}' from pgq_complete_and_dequeue(
+              array(select max(x.id) from x), array(select max(x.token) from x), 9, '1 minute', 'x'
+          ) d), '{4,5}', 'which leaves all as it was: nothing completed, nothing claimed');
+
 -- The caller's transaction.
 select pg_temp.add('undone') \g /dev/null
 select id, token from pgq_dequeue() \gset
@@ -124,6 +189,14 @@ select throws_ok('select pgq_complete(' || arguments || ')', code, null,
     ($$ '{null}', '{1}'::bigint[] $$, '22004', 'a null among the ids is refused'),
     ($$ '{1}', '{null}'::bigint[] $$, '22004', 'a null among the tokens is refused'),
     ($$ '{1,2}', '{1}'::bigint[] $$, '22023', 'arrays of different length are refused')
+  ) c (arguments, code, description);
+select throws_ok('select pgq_complete_and_dequeue(' || arguments || ')', code, null,
+    'complete_and_dequeue: ' || description)
+  from (values
+    ($$ null, '{}' $$, '22004', 'null receipts are refused'),
+    ($$ '{1}', '{}' $$, '22023', 'arrays of different length are refused'),
+    ($$ '{}', '{}', 0 $$, '22023', 'an empty batch is refused'),
+    ($$ '{}', '{}', queue => 'none such' $$, '42704', 'an unknown queue is refused')
   ) c (arguments, code, description);
 
 select * from finish();

@@ -88,7 +88,7 @@ comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats 
 
 --@ each slot
 create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (
-    fillfactor = 50,
+    fillfactor = 40,
     vacuum_truncate = off,
     autovacuum_vacuum_scale_factor = 0.5,
     autovacuum_vacuum_threshold = 50000,
@@ -146,7 +146,7 @@ create type pgq.source as (
     ids bigint[]
 );
 comment on type pgq.source is
-'for pgq._merge: where jobs may be, and the lowest claimable id there';
+'for pgq._gather: where jobs may be, and a lower bound of the claimable ids there';
 
 create type pgq.renewal as (
     id bigint,

@@ -151,16 +151,19 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_ms constant numeric := extract(epoch from p_timeout) * 1000;
 begin
+    if p_timeout > '0' and p_timeout <= '24 days' and v_ms between 1 and 2073600000 then
+        return ceil(v_ms)::integer;
+    end if;
     perform pgq._check_interval('timeout', p_timeout, false);
-    if p_timeout > '24 days' then
+    if p_timeout > '24 days' or v_ms > 2073600000 then
         raise exception '"timeout" must be at most 24 days, not %', p_timeout
             using errcode = 'invalid_parameter_value',
                   hint = 'A lease is renewed with pgq_heartbeat for as long as the job runs.';
     end if;
-    -- Not greatest(), which passes over null.
-    return case when p_timeout < '1 millisecond' then 1
-                else ceil(extract(epoch from p_timeout) * 1000)::integer end;
+    return case when p_timeout is not null then 1 end;
 end
 $$;
 comment on function pgq._lease_ms(interval) is
@@ -173,6 +176,12 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if array_ndims(p_ids) = 1 and array_ndims(p_tokens) = 1
+        and cardinality(p_ids) = cardinality(p_tokens)
+        and array_position(p_ids, null) is null and array_position(p_tokens, null) is null
+    then
+        return;
+    end if;
     perform pgq._check_array('ids', p_ids);
     perform pgq._check_array('tokens', p_tokens);
     if cardinality(p_ids) <> cardinality(p_tokens) then

@@ -13,14 +13,20 @@
 
 --@ define start
 coalesce((
-                       select case when p_tick then f.base else f.floor end
-                         from pgq.floor_{slot} f where f.lane = p_lane order by f.n desc limit 1
+                       select case when v_tick then f.base else f.floor end
+                         from pgq.floor_{slot} f where f.lane = v_lane order by f.n desc limit 1
                    ), 0)
 --@ end
 --@ define claimable
 (i.lease_expires_at is null
-                    or (i.lease_expires_at <= p_now
-                        and i.attempt < coalesce(i.max_attempts, p_max)))
+                    or (i.lease_expires_at <= v_now
+                        and i.attempt < coalesce(i.max_attempts, v_max)))
+--@ end
+
+-- pgq._due adds up to 4095 microseconds.
+--@ define due
+i.lane = v_lane and i.due <= v_us + 4095 and i.due > {start}
+                   and (i.run_at is null or i.run_at <= v_now) and {claimable}
 --@ end
 
 create function pgq._peek(
@@ -37,6 +43,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+    v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;
     v_id bigint;
 begin
     case p_slot
@@ -75,7 +82,8 @@ set enable_mergejoin = off
 set enable_sort = off
 as $$
 declare
-    v_due constant bigint := pgq._due(p_now, 4095);
+    v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;
+    v_us constant bigint := pgq._us(p_now);
     v_ids bigint[];
 begin
     case p_slot
@@ -84,10 +92,7 @@ begin
         v_ids := array(
             select i.id
               from pgq.job_{slot} i
-             where i.lane = p_lane and i.id > p_after and i.id < p_until
-               and i.due <= v_due and i.due > {start}
-               and (i.run_at is null or i.run_at <= p_now)
-               and {claimable}
+             where {due} and i.id > p_after and i.id < p_until
              order by i.due
              limit p_limit
         );
@@ -102,10 +107,21 @@ comment on function
 
 --@ define lease
 update pgq.job_{slot} j
-               set token = (nextval('pgq.token') << 20) | v_place, attempt = j.attempt + 1,
-                   claimed_at = p_now, lease_expires_at = v_until, lease_ms = p_lease_ms,
-                   worker = p_worker
-             where j.ctid = any (array(
+           set token = (nextval('pgq.token') << 20) | v_place, attempt = j.attempt + 1,
+               claimed_at = v_now, lease_expires_at = v_expiry, lease_ms = v_lease_ms,
+               worker = v_worker
+--@ end
+--@ define first
+select i.ctid from pgq.job_{slot} i
+                    where i.lane = v_lane and i.id > v_after and i.id < v_until
+                      and i.id > {start} and {claimable}
+                    order by i.id limit v_left for update skip locked
+--@ end
+
+-- What raising costs against what it costs to pass claimed entries meanwhile: after about 32 claims
+-- of one job, 10 claims of ten, 3 claims of a hundred.
+--@ define raise_floor
+random() * 32 < sqrt(v_count) and pgq._read_committed()
 --@ end
 
 create function pgq._claim(
@@ -123,41 +139,42 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_until constant timestamptz := p_now + p_lease_ms * interval '1 millisecond';
+    v_lane alias for p_lane; v_after alias for p_after; v_until alias for p_until;
+    v_left alias for p_batch; v_now alias for p_now; v_max alias for p_max;
+    v_tick alias for p_tick; v_lease_ms alias for p_lease_ms; v_worker alias for p_worker;
+    v_expiry constant timestamptz := p_now + p_lease_ms * interval '1 millisecond';
     v_place constant bigint := ((p_keep::integer << 19) | (p_lane << 3) | p_slot)::bigint;
     v_count integer;
 begin
     case p_slot
     --@ each ring
     when {slot} then
-        return query with leased as (
-            {lease}
-                select i.ctid from pgq.job_{slot} i
-                 where i.lane = p_lane and i.id > p_after and i.id < p_until
-                   and i.id > {start} and {claimable}
-                 order by i.id limit p_batch for update skip locked
-            )) returning j.*
-        )
-        select l.* from leased l order by l.id;
+        return query
+        {lease}
+          from (
+                   {first}
+               ) f
+         where j.ctid = f.ctid
+        returning j.*;
     --@ end
     --@ each parked
     when {slot} then
-        return query with leased as (
-            {lease}
-                select l.ctid from unnest(p_ids) w (id), lateral (
-                    select i.ctid from pgq.job_{slot} i
-                     where i.lane = p_lane and i.id = w.id
-                       and (i.run_at is null or i.run_at <= p_now) and {claimable}
-                       for update skip locked
-                ) l where w.id > p_after and w.id < p_until limit p_batch
-            )) returning j.*
-        )
-        select l.* from leased l order by l.id;
+        return query
+        {lease}
+          from (
+                   select l.ctid from unnest(p_ids) w (id), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = v_lane and i.id = w.id
+                          and (i.run_at is null or i.run_at <= v_now) and {claimable}
+                          for update skip locked
+                   ) l where w.id > v_after and w.id < v_until limit v_left
+               ) f
+         where j.ctid = f.ctid
+        returning j.*;
     --@ end
     end case;
     get diagnostics v_count = row_count;
-    -- Every job has the same chance: on average 32 entries are passed before a floor is raised.
-    if random() * 32 < v_count and pgq._read_committed() then
+    if {raise_floor} then
         perform pgq._raise_floor(p_slot, p_lane);
     end if;
 end
@@ -185,103 +202,16 @@ begin
     --@ each slot
     when {slot} then
         return query
-        with removed as (
-            delete from pgq.job_{slot} j
-             where j.ctid = any (array(
-                       select i.ctid from unnest(p_ids) r (id), lateral (
-                           select i.ctid from pgq.job_{slot} i
-                            where i.lane = p_lane and i.id = r.id offset 0
-                       ) i
-                   ))
-            returning j.*
-        )
-        select r.* from removed r order by r.id;
+        delete from pgq.job_{slot} j
+         using unnest(p_ids) r (id), lateral (
+                   select i.ctid from pgq.job_{slot} i
+                    where i.lane = p_lane and i.id = r.id offset 0
+               ) i
+         where j.ctid = i.ctid
+        returning j.*;
     --@ end
     end case;
 end
 $$;
 comment on function pgq._remove(smallint, integer, bigint[]) is
 'deletes and returns jobs that this session has locked';
-
---@ define receipt
-j.ctid = any (array(
-                   select i.ctid from unnest(p_ids, p_tokens) r (id, token), lateral (
-                       select i.ctid from pgq.job_{slot} i
-                        where i.lane = p_lane and i.id = r.id and i.token = r.token offset 0
-                   ) i
-               ))
-           and j.token = any (p_tokens)
---@ end
-
-create function pgq._lanes(p_tokens bigint[])
-returns integer[]
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return array(select distinct ((t >> 3) & 65535)::integer from unnest(p_tokens) t);
-end
-$$;
-comment on function pgq._lanes(bigint[]) is 'the lanes that these tokens name';
-
-create function pgq._finish(
-    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[]
-)
-returns setof pgq.job
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    -- A row that is updated meanwhile is checked for the token again. It may be left out, if the
-    -- place of the version that was found is checked again, too; pgq._settle looks once more then.
-    case p_slot
-    --@ each slot
-    when {slot} then
-        return query
-        delete from pgq.job_{slot} j
-         where {receipt}
-        returning j.*;
-    --@ end
-    end case;
-end
-$$;
-comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
-'deletes and returns the jobs of those receipts that are good in a lane of a '
-'slot; waits for another session with the same receipt';
-
-create function pgq._renew(
-    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
-    p_now timestamptz
-)
-returns setof pgq.renewal
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    case p_slot
-    --@ each slot
-    when {slot} then
-        return query
-        update pgq.job_{slot} j
-           set lease_expires_at
-                   = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond'
-         where {receipt}
-        returning j.id, j.token, j.lease_expires_at;
-    --@ end
-    end case;
-end
-$$;
-comment on function
-    pgq._renew(smallint, integer, bigint[], bigint[], integer, timestamptz) is
-'renews the leases of those receipts that are good in a lane of a slot';

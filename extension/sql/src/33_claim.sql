@@ -1,8 +1,9 @@
 /*
  * The claim. A priority of a queue may have jobs in several slots; they are merged in id order
- * without ever locking a job that is not then given to the caller: look at the lowest claimable
- * id in each slot, take from the slot with the lowest all ids below the next slot's lowest, look
- * again.
+ * without ever locking a job that is not then given to the caller: take from the slot with the
+ * lowest id all ids below the next slot's lowest, look for what is its lowest now, and again.
+ * The slots of the ring are opened one after another, as far as the batch needs: whoever keeps
+ * the transaction open keeps the slots that were looked at from being truncated.
  */
 
 create function pgq._wants_tick(p_lease_ms integer)
@@ -21,7 +22,7 @@ begin
     if v_now < v_next and v_next <= v_now + 500
         and v_now - coalesce(pg_sequence_last_value('pgq.last_tick'), 0) < 2500
     then
-        -- A lease shorter than that must be found expired as soon as it is.
+        -- A lease that expires before is looked for when it does, the others within half a second.
         if v_now + p_lease_ms + 5 < v_next then
             perform setval('pgq.next_tick', v_now + p_lease_ms + 5);
         end if;
@@ -37,7 +38,7 @@ comment on function pgq._wants_tick(integer) is
 'and maintenance runs at its commit (pgq._maintain). Under REPEATABLE READ always true, and there '
 'is no maintenance';
 
-create function pgq._sources(
+create function pgq._parked_sources(
     p_lanes integer[], p_slots smallint[], p_after bigint, p_until bigint, p_batch integer,
     p_now timestamptz, p_max integer, p_tick boolean
 )
@@ -50,16 +51,12 @@ declare
     v_sources pgq.source[] := array[]::pgq.source[];
     v_lane integer;
     v_slot smallint;
-    v_head bigint;
     v_ids bigint[];
 begin
     foreach v_lane in array p_lanes loop
         foreach v_slot in array p_slots loop
-            if v_slot < 4 then
-                v_head := pgq._peek(v_slot, v_lane, p_after, p_until, p_now, p_max, p_tick);
-            elsif p_until = p_after + 2 then
-                v_head := p_after + 1;
-                v_ids := array[v_head];
+            if p_until = p_after + 2 then
+                v_ids := array[p_after + 1];
             else
                 v_ids := pgq._window(
                     v_slot, v_lane, p_after, p_until, greatest(p_batch, 1000), p_now, p_max, p_tick
@@ -67,74 +64,24 @@ begin
                 if cardinality(v_ids) > 1 then
                     v_ids := array(select i from unnest(v_ids) i order by i);
                 end if;
-                v_head := v_ids[1];
             end if;
-            if v_head is not null then
-                v_source := (v_slot, v_lane, v_head, v_ids);
+            if cardinality(v_ids) > 0 then
+                v_source := (v_slot, v_lane, v_ids[1], v_ids);
                 v_sources := v_sources || v_source;
             end if;
         end loop;
     end loop;
+    if cardinality(v_sources) > 1 then
+        v_sources := array(select s from unnest(v_sources) s order by s.head);
+    end if;
     return v_sources;
 end
 $$;
 comment on function
-    pgq._sources(
+    pgq._parked_sources(
         integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean
     ) is
-'where in these lanes and slots there are claimable jobs; locks nothing';
-
-create function pgq._merge(
-    p_sources pgq.source[], p_after bigint, p_until bigint, p_batch integer, p_now timestamptz,
-    p_max integer, p_tick boolean, p_lease_ms integer, p_worker text, p_keep boolean
-)
-returns setof pgq.job
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_source pgq.source;
-    v_after bigint := p_after;
-    v_until bigint;
-    v_left integer := p_batch;
-    v_count integer;
-begin
-    while v_left > 0 and cardinality(p_sources) > 0 loop
-        p_sources := array(select s from unnest(p_sources) s order by s.head);
-        v_source := p_sources[1];
-        p_sources := p_sources[2:];
-        -- Two heads are equal if maintenance has moved the job between the two looks.
-        v_until := greatest(coalesce((p_sources[1]).head, p_until), v_source.head + 1);
-        return query
-        select c.*
-          from pgq._claim(
-                   v_source.slot, v_source.lane, v_after, v_until, v_left, p_now, p_max, p_tick,
-                   p_lease_ms, p_worker, p_keep, v_source.ids
-               ) c;
-        get diagnostics v_count = row_count;
-        v_left := v_left - v_count;
-        if cardinality(p_sources) > 0 then
-            -- What this source still has below v_until is locked by others.
-            if v_source.slot < 4 then
-                v_source.head := pgq._peek(
-                    v_source.slot, v_source.lane, v_until - 1, p_until, p_now, p_max, p_tick
-                );
-            else
-                v_source.head := (select min(i) from unnest(v_source.ids) i where i >= v_until);
-            end if;
-            v_after := (p_sources[1]).head - 1;
-            if v_source.head is not null then
-                p_sources := p_sources || v_source;
-            end if;
-        end if;
-    end loop;
-end
-$$;
-comment on function
-    pgq._merge(
-        pgq.source[], bigint, bigint, integer, timestamptz, integer, boolean, integer, text, boolean
-    ) is
-'leases up to p_batch jobs with p_after < id < p_until from several sources, in id order';
+'where in these lanes and parked slots there are claimable jobs; locks no row';
 
 create function pgq._gather(
     p_lanes integer[], p_live smallint[], p_parked smallint[], p_firsts bigint[], p_after bigint,
@@ -146,36 +93,54 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_sources pgq.source[] := pgq._sources(
+    v_sources pgq.source[] := pgq._parked_sources(
         p_lanes, p_parked, p_after, p_until, p_batch, p_now, p_max, p_tick
     );
+    v_source pgq.source;
+    v_next integer := 1;
+    v_first bigint;
+    v_until bigint;
     v_left integer := p_batch;
     v_count integer;
 begin
-    -- With nothing parked, the oldest slot of the ring has the lowest ids, up to the first of the
-    -- next.
-    if cardinality(v_sources) = 0 and cardinality(p_lanes) = 1 then
+    loop
+        -- Null when all slots are open. Any job in this slot and the next ones has a higher id.
+        v_first := p_firsts[p_live[v_next] + 1];
+        if v_next <= cardinality(p_live)
+            and (cardinality(v_sources) = 0 or v_first < (v_sources[1]).head)
+        then
+            v_sources := array(
+                select row(p_live[v_next], l, p_after + 1, null)::pgq.source from unnest(p_lanes) l
+            ) || v_sources;
+            v_next := v_next + 1;
+            continue;
+        end if;
+        exit when cardinality(v_sources) = 0;
+        v_source := v_sources[1];
+        v_sources := v_sources[2:];
+        -- Two heads can be equal: a bound, not an id, or a job moved between the two looks.
+        v_until := greatest(least((v_sources[1]).head, v_first + 1, p_until), v_source.head + 1);
         return query
         select c.*
           from pgq._claim(
-                   p_live[1], p_lanes[1], p_after,
-                   least(p_until, p_firsts[p_live[2] + 1] + 1), v_left, p_now, p_max, p_tick,
-                   p_lease_ms, p_worker, p_keep
+                   v_source.slot, v_source.lane, v_source.head - 1, v_until, v_left, p_now, p_max,
+                   p_tick, p_lease_ms, p_worker, p_keep, v_source.ids
                ) c;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
-        if v_left = 0 or cardinality(p_live) = 1 then
-            return;
+        exit when v_left = 0 or (cardinality(v_sources) = 0 and v_next > cardinality(p_live));
+        -- What this source still has below v_until is locked by others.
+        if v_source.ids is null then
+            v_source.head := pgq._peek(
+                v_source.slot, v_source.lane, v_until - 1, p_until, p_now, p_max, p_tick
+            );
+        else
+            v_source.head := (select min(i) from unnest(v_source.ids) i where i >= v_until);
         end if;
-    end if;
-    return query
-    select m.*
-      from pgq._merge(
-               v_sources || pgq._sources(
-                   p_lanes, p_live, p_after, p_until, p_batch, p_now, p_max, p_tick
-               ),
-               p_after, p_until, v_left, p_now, p_max, p_tick, p_lease_ms, p_worker, p_keep
-           ) m;
+        if v_source.head is not null then
+            v_sources := array(select s from unnest(v_sources || v_source) s order by s.head);
+        end if;
+    end loop;
 end
 $$;
 comment on function
@@ -183,11 +148,12 @@ comment on function
         integer[], smallint[], smallint[], bigint[], bigint, bigint, integer, timestamptz, integer,
         boolean, integer, text, boolean
     ) is
-'leases up to p_batch jobs of one priority of a queue, in id order';
+'leases up to p_batch jobs of one priority of a queue with p_after < id < p_until, in id order';
 
 create function pgq._grab(
     p_queue text, p_batch integer, p_lease_ms integer, p_worker text, p_tick boolean default null,
-    p_after bigint default 0, p_until bigint default 9223372036854775807
+    p_after bigint default 0, p_until bigint default 9223372036854775807,
+    p_priority integer default null
 )
 returns setof @extschema@.pgq_job
 language plpgsql
@@ -206,14 +172,14 @@ declare
 begin
     -- One row per priority; more than one lane only if two sessions used it first at the same time.
     for v_queue in
-        select q.max_attempts, q.paused, q.keep_completed > '0' as keep, l.priority, l.lanes,
-               r.live, r.parked, r.firsts
+        select q.max_attempts, q.paused, q.keep_completed > '0' as keep,
+               l.priority::integer as priority, l.lanes, r.live, r.parked, r.firsts
           from pgq.queue q,
                lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
                lateral (
                    select o.priority, array_agg(o.id) as lanes
                      from pgq.lane o
-                    where o.queue_id = q.id
+                    where o.queue_id = q.id and (p_priority is null or o.priority = p_priority)
                     group by o.priority
                     order by o.priority desc
                ) l
@@ -222,7 +188,7 @@ begin
         p_tick := coalesce(p_tick, pgq._wants_tick(p_lease_ms));
         exit when v_left = 0 or v_queue.paused;
         return query
-        select c.id, c.token, p_queue, v_queue.priority::integer, 'active', c.attempt::integer,
+        select c.id, c.token, p_queue, v_queue.priority, 'active', c.attempt::integer,
                coalesce(c.max_attempts, v_queue.max_attempts), c.payload, c.headers, null::text,
                null::text, c.worker, c.enqueued_at, coalesce(c.run_at, c.enqueued_at), c.claimed_at,
                c.lease_expires_at, c.last_error, false
@@ -241,6 +207,6 @@ begin
     end if;
 end
 $$;
-comment on function pgq._grab(text, integer, integer, text, boolean, bigint, bigint) is
-'leases up to p_batch jobs of a queue with p_after < id < p_until, highest priority first, then '
-'in id order';
+comment on function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer) is
+'leases up to p_batch jobs of a queue, or of one priority of it, with p_after < id < p_until, '
+'highest priority first, then in id order';

@@ -108,17 +108,38 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
     v_at record;
-    v_id bigint;
+    v_id bigint; v_lane integer; v_slot smallint;
 begin
-    if payload is null or dedupe_key is not null or group_key is not null then
-        perform pgq._check_not_null('payload', payload is null);
-        perform pgq._raise_unsupported(
-            case when dedupe_key is not null then 'dedupe_key' else 'group_key' end
-        );
+    -- The ordinary case, in two statements; pgq._target does the rest, and says what is wrong.
+    if payload is not null and run_at is null and headers is null and max_attempts is null
+        and dedupe_key is null and group_key is null
+    then
+        select l.id, r.live[cardinality(r.live)]
+          into v_lane, v_slot
+          from pgq.queue q join pgq.lane l on l.queue_id = q.id,
+               lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
+         where q.name = pgq_enqueue.queue and l.priority = pgq_enqueue.priority
+           and pg_current_xact_id() is not null
+           and current_setting('transaction_isolation') = 'read committed'
+         order by l.id limit 1;
+        if found then
+            insert into pgq.job as j (id, enqueued_at, lane, slot, payload)
+            values (nextval('pgq.job_id'), pgq._now(), v_lane, v_slot, pgq_enqueue.payload)
+            returning j.id into v_id;
+            return v_id;
+        end if;
     end if;
+    perform pgq._check_not_null('payload', payload is null);
+    perform pgq._raise_unsupported('dedupe_key') where dedupe_key is not null;
+    perform pgq._raise_unsupported('group_key') where group_key is not null;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
     v_id := nextval('pgq.job_id');
     insert into pgq.job (
@@ -164,11 +185,8 @@ declare
     v_now constant timestamptz := pgq._now();
 begin
     perform pgq._check_array('payloads', payloads);
-    if dedupe_keys is not null or group_keys is not null then
-        perform pgq._raise_unsupported(
-            case when dedupe_keys is not null then 'dedupe_keys' else 'group_keys' end
-        );
-    end if;
+    perform pgq._raise_unsupported('dedupe_keys') where dedupe_keys is not null;
+    perform pgq._raise_unsupported('group_keys') where group_keys is not null;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
     return query
     insert into pgq.job as j (

@@ -2,6 +2,71 @@
  * Public: pgq_dequeue, pgq_pop, pgq_claim.
  */
 
+/*
+ * The ordinary case in three statements: the queue has one priority, nothing is parked that could
+ * be claimed now, and all jobs are in the oldest slot of the ring, up to the first id of the next.
+ * pgq._grab does the rest.
+ */
+
+-- False if pgq._wants_tick needs not even be asked.
+--@ define tick
+(
+               pg_sequence_last_value('pgq.next_tick') > v_us / 1000
+               and pg_sequence_last_value('pgq.next_tick') <= v_us / 1000 + 500
+               and pg_sequence_last_value('pgq.next_tick') <= v_us / 1000 + v_lease_ms
+               and pg_sequence_last_value('pgq.last_tick') > v_us / 1000 - 2500
+               and current_setting('transaction_isolation') = 'read committed'
+           ) is not true
+--@ end
+
+--@ define look
+select q.max_attempts, {tick},
+           l.lanes = 1 and not q.paused, r.parked, r.live[1], cardinality(r.live) > 1,
+           coalesce(r.firsts[r.live[2] + 1] + 1, 9223372036854775807),
+           l.lane, l.priority,
+           (((q.keep_completed > '0')::integer << 19) | (l.lane << 3) | r.live[1])::bigint
+      into v_max, v_tick, v_simple, v_parkeds, v_first, v_more, v_until, v_lane, v_priority, v_place
+      from pgq.queue q,
+           lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
+           lateral (
+               select max(o.id) as lane, max(o.priority)::integer as priority, count(*) as lanes
+                 from pgq.lane o where o.queue_id = q.id
+           ) l
+     where q.name = pgq_dequeue.queue
+--@ end
+
+-- Not "exists", which would drop the order: with it, and without sorts, only one index will do.
+--@ define parked
+(
+                select i.id from pgq.job_{slot} i
+                 where {due} order by i.due limit 1
+            )
+--@ end
+
+--@ define claim
+{lease}
+              from (
+                       {first}
+                   ) f
+             where j.ctid = f.ctid
+            returning j.id, j.token, pgq_dequeue.queue, v_priority, 'active', j.attempt::integer,
+                   coalesce(j.max_attempts, v_max), j.payload, j.headers, null::text, null::text,
+                   j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
+                   j.lease_expires_at, j.last_error, false
+--@ end
+
+-- Jobs that have come back since must not follow those that have been returned already.
+--@ define rest
+if v_left > 0 and v_more then
+        return query
+        select g.* from pgq._grab(
+                   queue, v_left, v_lease_ms, worker, v_tick, v_until - 1, p_priority => v_priority
+               ) g;
+    elsif v_left > 0 and v_tick then
+        perform pgq._check_moved();
+    end if
+--@ end
+
 create function @extschema@.pgq_dequeue(
     batch integer default 1,
     timeout interval default '30 seconds',
@@ -13,17 +78,52 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
 as $$
 declare
-    v_lease_ms integer;
+    v_now constant timestamptz := pgq._now();
+    v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
+    v_worker alias for worker;
+    v_lease_ms integer; v_max integer; v_tick boolean;
+    v_simple boolean; v_parkeds smallint[]; v_slot smallint; v_first smallint; v_more boolean;
+    v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
+    v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
 begin
     if batch is null or batch < 1 or timeout is null then
         perform pgq._check_batch('batch', batch);
         perform pgq._check_not_null('timeout', timeout is null);
     end if;
     v_lease_ms := pgq._lease_ms(timeout);
-    return query
-    select g.* from pgq._grab(queue, batch, v_lease_ms, worker) g;
+    {look};
+    v_tick := found and v_tick and pgq._wants_tick(v_lease_ms);
+    foreach v_slot in array case when v_simple then v_parkeds else '{}' end loop
+        case v_slot
+        --@ each parked
+        when {slot} then v_simple := v_simple and {parked} is null;
+        --@ end
+        end case;
+    end loop;
+    if v_simple is not true then
+        return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+        return;
+    end if;
+    v_expiry := v_now + v_lease_ms * interval '1 millisecond';
+    case v_first
+    --@ each ring
+    when {slot} then return query {claim};
+    --@ end
+    end case;
+    get diagnostics v_count = row_count;
+    if {raise_floor} then
+        perform pgq._raise_floor(v_first, v_lane);
+    end if;
+    v_left := v_left - v_count;
+    {rest};
 end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
@@ -63,7 +163,8 @@ begin
     end loop;
     foreach v_queue in array queues loop
         exit when v_left = 0;
-        return query select g.* from pgq._grab(v_queue, v_left, v_lease_ms, worker, v_tick) g;
+        return query
+        select g.* from pgq._grab(v_queue, v_left, v_lease_ms, worker, v_tick) g;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
@@ -89,7 +190,9 @@ declare
 begin
     perform pgq._check_batch('batch', batch);
     -- A claim and its completion in one transaction: nobody else ever sees the lease.
-    v_jobs := array(select g from pgq._grab(queue, batch, 1, null) g);
+    v_jobs := array(
+        select g from pgq._grab(queue, batch, 1, null) g
+    );
     perform from pgq._complete(
         array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j), null
     );

@@ -1,109 +1,7 @@
 /*
  * Public: what the holder of a lease may do with its receipt: pgq_heartbeat, pgq_complete,
- * pgq_fail, pgq_release.
- *
- * A receipt is looked up in the slot that its token names. If it is not there it is either stale,
- * or maintenance has moved the job to a parked slot, perhaps this very moment: each look is a
- * statement of its own, with a new snapshot, and the parked slots are looked at until a job that
- * is being moved from one to the other cannot have been missed.
+ * pgq_complete_and_dequeue, pgq_fail, pgq_release. See pgq._settle.
  */
-
-create function pgq._looks(p_tokens bigint[])
-returns smallint[]
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_slots constant smallint[] := array(
-        select distinct (t.token & 7)::smallint
-          from unnest(p_tokens) t (token) where t.token & 7 <= 5 order by 1
-    ) || '{4,5}'::smallint[];
-begin
-    return v_slots || v_slots || v_slots;
-end
-$$;
-comment on function pgq._looks(bigint[]) is
-'the slots in which to look for receipts, in this order, which is the lock order';
-
-create function pgq._settle(p_ids bigint[], p_tokens bigint[])
-returns setof pgq.job
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_slot smallint := (p_tokens[1] & 7)::smallint;
-    v_lane integer;
-    v_lanes integer[];
-    v_looks smallint[];
-    v_left integer := cardinality(p_ids);
-    v_count integer;
-begin
-    if v_left > 1 then
-        select array_agg(r.id), array_agg(r.token), count(*)::integer, min(r.token & 7)::smallint
-          into p_ids, p_tokens, v_left, v_slot
-          from (select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token)
-                 order by r.id, r.token) r;
-    end if;
-    -- Nearly always the first look finds all.
-    v_lanes := pgq._lanes(p_tokens);
-    v_looks := array[v_slot];
-    for v_round in 1..2 loop
-        foreach v_slot in array v_looks loop
-            continue when v_slot > 5;
-            foreach v_lane in array v_lanes loop
-                return query select f.* from pgq._finish(v_slot, v_lane, p_ids, p_tokens) f;
-                get diagnostics v_count = row_count;
-                v_left := v_left - v_count;
-            end loop;
-            if v_left = 0 then
-                return;
-            end if;
-        end loop;
-        v_looks := pgq._looks(p_tokens);
-    end loop;
-    perform pgq._check_moved();
-end
-$$;
-comment on function pgq._settle(bigint[], bigint[]) is
-'deletes and returns the jobs whose receipts are good; waits while another session settles the '
-'same receipt';
-
-create function pgq._settle_one(p_id bigint, p_token bigint, out job pgq.job)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform pgq._check_not_null('id', p_id is null);
-    perform pgq._check_not_null('token', p_token is null);
-    select s.* into job from pgq._settle(array[p_id], array[p_token]) s;
-end
-$$;
-comment on function pgq._settle_one(bigint, bigint) is
-'the same for one receipt; null if it is stale';
-
-create function pgq._complete(p_ids bigint[], p_tokens bigint[], p_result jsonb)
-returns setof bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_token bigint;
-    v_jobs pgq.job[];
-begin
-    -- A bit of the token says whether the queue kept completed jobs when it was claimed.
-    foreach v_token in array p_tokens loop
-        if v_token & 524288 <> 0 then
-            v_jobs := array(select s from pgq._settle(p_ids, p_tokens) s);
-            perform pgq._keep(v_jobs, 'completed', p_result);
-            return query select j.id from unnest(v_jobs) j;
-            return;
-        end if;
-    end loop;
-    return query select s.id from pgq._settle(p_ids, p_tokens) s;
-end
-$$;
-comment on function pgq._complete(bigint[], bigint[], jsonb) is 'completes and returns the ids';
 
 create function @extschema@.pgq_complete(
     id bigint,
@@ -115,10 +13,30 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
-    perform pgq._check_not_null('id', id is null);
-    perform pgq._check_not_null('token', token is null);
+    if id is null or token is null then
+        perform pgq._check_not_null('id', id is null);
+        perform pgq._check_not_null('token', token is null);
+    end if;
+    -- The ordinary case of a queue that keeps no completed jobs.
+    if token & 524288 = 0 then
+        case token & 7
+        --@ each slot
+        when {slot} then
+            delete from pgq.job_{slot} j
+             where j.lane = (pgq_complete.token >> 3) & 65535 and j.id = pgq_complete.id
+               and j.token = pgq_complete.token;
+        --@ end
+        else
+        end case;
+        if found then
+            return true;
+        end if;
+    end if;
     perform pgq._complete(array[id], array[token], result);
     return found;
 end
@@ -130,6 +48,13 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
 'and SERIALIZABLE.';
 
+-- All in one lane of one slot, and their queue keeps none. Before PostgreSQL 17 a plan for
+-- id = any (ids) may look for the lane alone. Each job is compared with all ids: 200 at most.
+--@ define simple
+tokens[1] & 524288 = 0 and cardinality(ids) <= 200
+        and current_setting('server_version_num')::integer >= 170000
+--@ end
+
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[]
@@ -139,10 +64,38 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
+declare
+    v_count integer := 0;
 begin
     perform pgq._check_receipts(ids, tokens);
-    return query select c.* from pgq._complete(ids, tokens, null) c;
+    if array_lower(ids, 1) <> 1 or array_lower(tokens, 1) <> 1 then
+        ids := ids[:];
+        tokens := tokens[:];
+    end if;
+    if {simple} then
+        case tokens[1] & 7
+        --@ each slot
+        when {slot} then
+            return query
+            delete from pgq.job_{slot} j
+             where j.lane = (tokens[1] >> 3) & 65535 and j.id = any (ids)
+               and j.token = tokens[array_position(ids, j.id)]
+               and (select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
+            returning j.id;
+        --@ end
+        else
+        end case;
+        get diagnostics v_count = row_count;
+    end if;
+    if v_count < cardinality(ids) then
+        return query select c.* from pgq._complete(ids, tokens, null, v_count) c;
+    end if;
 end
 $$;
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[]) from public;
@@ -150,6 +103,51 @@ comment on function @extschema@.pgq_complete(bigint[], bigint[]) is
 'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
 'once; receipts whose lease is lost are left out. Errors: 22004 null array or element; 22023 '
 'different lengths; 40001.';
+
+create function @extschema@.pgq_complete_and_dequeue(
+    ids bigint[],
+    tokens bigint[],
+    batch integer default 1,
+    timeout interval default '30 seconds',
+    queue text default 'default',
+    worker text default null
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_done constant bigint[] := array(select c from @extschema@.pgq_complete(ids, tokens) c);
+    v_lost bigint[];
+begin
+    if cardinality(v_done) < cardinality(ids) then
+        v_lost := array(
+            select r.id from unnest(ids, tokens) r (id, token)
+             group by r.id having count(distinct r.token) > (r.id = any (v_done))::integer
+             order by r.id
+        );
+        if v_lost <> '{}' then
+            raise exception 'the leases of % of % jobs are lost', cardinality(v_lost),
+                    cardinality(ids)
+                using errcode = 'PQ001',
+                      detail = format('Lost are those of %s. Nothing was done.', v_lost),
+                      hint = 'pgq_complete completes the others, and tells which.';
+        end if;
+    end if;
+    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+end
+$$;
+revoke all on function
+    @extschema@.pgq_complete_and_dequeue(bigint[], bigint[], integer, interval, text, text)
+    from public;
+comment on function
+    @extschema@.pgq_complete_and_dequeue(bigint[], bigint[], integer, interval, text, text) is
+'Ends the jobs of the last batch, as pgq_complete, and claims the next one, as pgq_dequeue, in '
+'one transaction: one round trip and one flush to disk instead of two. The arrays may be empty. '
+'Errors: PQ001 a lease is lost: then nothing is completed and nothing is claimed; those of '
+'pgq_complete and pgq_dequeue.';
 
 create function @extschema@.pgq_heartbeat(
     ids bigint[],
@@ -181,7 +179,9 @@ begin
     foreach v_slot in array pgq._looks(tokens) loop
         v_renewed := array(
             select r
-              from unnest(v_lanes) l, pgq._renew(v_slot, l, ids, tokens, v_lease_ms, v_now) r
+              from (select l, f from unnest(v_lanes) l, generate_series(1, v_left, 1000) f
+                     order by l, f) o,
+                   pgq._renew(v_slot, l, ids[f:f + 999], tokens[f:f + 999], v_lease_ms, v_now) r
         );
         return query select r.id, r.lease_expires_at, false from unnest(v_renewed) r;
         v_left := v_left - cardinality(v_renewed);

@@ -71,9 +71,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_ring pgq.ring;
-    v_live smallint[];
-    v_slot smallint;
+    v_ring pgq.ring; v_live smallint[]; v_slot smallint;
 begin
     perform from pgq.gate g for update skip locked;
     if not found then
@@ -94,8 +92,9 @@ begin
     select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
     v_live := v_ring.live;
     foreach v_slot in array pgq._slots() loop
-        perform pgq._lower_floors(v_slot, v_now);
+        perform pgq._adjust_floors(v_slot, v_now);
     end loop;
+    perform pgq._raise_bases();
     select t.p_live, t.p_closing into v_ring.parked, v_ring.parked_closing
       from pgq._turn(
                '{4,5}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.parked,
@@ -108,8 +107,9 @@ begin
            ) t;
     foreach v_slot in array v_ring.live loop
         if v_slot <> all (v_live) then
-            v_ring.firsts[v_slot + 1] := case when v_slot = v_ring.live[cardinality(v_ring.live)]
-                                              then pg_sequence_last_value('pgq.job_id') else 0 end;
+            v_ring.firsts[v_slot + 1] := coalesce(
+                case when v_slot = v_ring.live[cardinality(v_ring.live)]
+                     then pg_sequence_last_value('pgq.job_id') end, 0);
         end if;
     end loop;
     insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)

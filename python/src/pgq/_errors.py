@@ -109,6 +109,7 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "55006": QueueInUse,
     "55P03": JobHeld,
     "P0002": UnknownJob,
+    "PQ001": LeaseLost,
 }
 
 _INSTALL_HINT: Final = (

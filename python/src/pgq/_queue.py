@@ -238,6 +238,39 @@ class Queue:
         """
         return await self._column(connection, _sql.COMPLETE_MANY, *_columns(receipts))
 
+    async def complete_and_dequeue(
+        self,
+        receipts: Iterable[AnyReceipt],
+        batch: int = 1,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        *,
+        worker: str | None = None,
+        connection: Connection | None = None,
+    ) -> list[Job]:
+        """End the jobs of the last batch and claim the next one, in one round trip and commit.
+
+        Args:
+            receipts: jobs, or their (id, token) pairs; may be empty.
+            batch: the most jobs to claim.
+            timeout: the lease, as in `dequeue`.
+            worker: a name for the claimer, to be seen by operators.
+
+        Returns:
+            The claimed jobs, highest priority first, then oldest first.
+
+        Raises:
+            LeaseLost: a lease is lost. Then nothing was completed and nothing claimed.
+        """
+        return await self._jobs(
+            connection,
+            _sql.COMPLETE_AND_DEQUEUE,
+            *_columns(receipts),
+            batch,
+            timeout,
+            self.name,
+            worker,
+        )
+
     async def fail(
         self,
         receipt: AnyReceipt,

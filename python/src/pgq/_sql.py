@@ -50,6 +50,13 @@ COMPLETE = """
 COMPLETE_MANY = """
     select id from @pgq_complete(ids => $1::bigint[], tokens => $2::bigint[]) as id"""
 
+COMPLETE_AND_DEQUEUE = (
+    _JOB
+    + """@pgq_complete_and_dequeue(
+        ids => $1::bigint[], tokens => $2::bigint[], batch => $3::integer,
+        timeout => $4::interval, queue => $5::text, worker => $6::text)"""
+)
+
 FAIL = """
     select @pgq_fail(id => $1::bigint, token => $2::bigint, error => $3::text,
                      retry_in => $4::interval, retryable => $5::boolean)"""

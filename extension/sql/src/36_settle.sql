@@ -1,0 +1,205 @@
+/*
+ * Receipts. A receipt is looked up in the slot that its token names. If it is not there it is
+ * either stale, or maintenance has moved the job to a parked slot, perhaps this very moment: each
+ * look is a statement of its own, with a new snapshot, and the parked slots are looked at until a
+ * job that is being moved from one to the other cannot have been missed.
+ */
+
+--@ define receipt
+j.ctid = any (array(
+                   select i.ctid from unnest(p_ids, p_tokens) r (id, token), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = r.id and i.token = r.token offset 0
+                   ) i
+               ))
+           and j.token = any (p_tokens)
+--@ end
+
+create function pgq._lanes(p_tokens bigint[])
+returns integer[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(select distinct ((t >> 3) & 65535)::integer from unnest(p_tokens) t order by 1);
+end
+$$;
+comment on function pgq._lanes(bigint[]) is 'the lanes that these tokens name';
+
+create function pgq._finish(
+    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[]
+)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    -- A row that is updated meanwhile is checked for the token again. It may be left out, if the
+    -- place of the version that was found is checked again, too; pgq._settle looks once more then.
+    case p_slot
+    --@ each slot
+    when {slot} then
+        return query
+        delete from pgq.job_{slot} j
+         where {receipt}
+        returning j.*;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
+'deletes and returns the jobs of those receipts that are good in a lane of a slot; waits for '
+'another session with the same receipt. Each job is compared with all receipts: a thousand at most';
+
+create function pgq._renew(
+    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
+    p_now timestamptz
+)
+returns setof pgq.renewal
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        return query
+        update pgq.job_{slot} j
+           set lease_expires_at
+                   = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond'
+         where {receipt}
+        returning j.id, j.token, j.lease_expires_at;
+    --@ end
+    end case;
+end
+$$;
+comment on function
+    pgq._renew(smallint, integer, bigint[], bigint[], integer, timestamptz) is
+'renews the leases of those receipts, a thousand at most, that are good in a lane of a slot';
+
+create function pgq._looks(p_tokens bigint[])
+returns smallint[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slots constant smallint[] := array(
+        select distinct (t.token & 7)::smallint
+          from unnest(p_tokens) t (token) where t.token & 7 <= 5 order by 1
+    ) || '{4,5}'::smallint[];
+begin
+    return v_slots || v_slots || v_slots;
+end
+$$;
+comment on function pgq._looks(bigint[]) is
+'the slots in which to look for receipts, in this order, which is the lock order';
+
+create function pgq._settle(p_ids bigint[], p_tokens bigint[], p_done integer default 0)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot smallint := (p_tokens[1] & 7)::smallint;
+    v_lane integer := ((p_tokens[1] >> 3) & 65535)::integer;
+    v_lanes integer[] := array[v_lane];
+    v_looks smallint[];
+    v_left integer := cardinality(p_ids);
+    v_count integer;
+    v_one_lane boolean;
+begin
+    if v_left > 1 then
+        select array_agg(r.id), array_agg(r.token), count(*)::integer, min(r.token & 7)::smallint,
+               bool_and((r.token >> 3) & 65535 = v_lane)
+          into p_ids, p_tokens, v_left, v_slot, v_one_lane
+          from (select distinct r.id, r.token from unnest(p_ids, p_tokens) r (id, token)
+                 order by r.id, r.token) r;
+        if not v_one_lane then
+            v_lanes := pgq._lanes(p_tokens);
+        end if;
+    end if;
+    v_left := v_left - p_done;
+    if v_left = 0 then
+        return;
+    end if;
+    -- Nearly always the first look finds all.
+    v_looks := array[v_slot];
+    for v_round in 1..2 loop
+        foreach v_slot in array v_looks loop
+            continue when v_slot > 5;
+            foreach v_lane in array v_lanes loop
+                for v_from in 1..cardinality(p_ids) by 1000 loop
+                    return query
+                    select f.*
+                      from pgq._finish(
+                               v_slot, v_lane, p_ids[v_from:v_from + 999],
+                               p_tokens[v_from:v_from + 999]
+                           ) f;
+                    get diagnostics v_count = row_count;
+                    v_left := v_left - v_count;
+                end loop;
+            end loop;
+            if v_left = 0 then
+                return;
+            end if;
+        end loop;
+        v_looks := pgq._looks(p_tokens);
+    end loop;
+    perform pgq._check_moved();
+end
+$$;
+comment on function pgq._settle(bigint[], bigint[], integer) is
+'deletes and returns the jobs whose receipts are good; waits while another session settles the '
+'same receipt. p_done: how many of them the caller has deleted already';
+
+create function pgq._settle_one(p_id bigint, p_token bigint, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('id', p_id is null);
+    perform pgq._check_not_null('token', p_token is null);
+    select s.* into job from pgq._settle(array[p_id], array[p_token]) s;
+end
+$$;
+comment on function pgq._settle_one(bigint, bigint) is
+'the same for one receipt; null if it is stale';
+
+create function pgq._complete(
+    p_ids bigint[], p_tokens bigint[], p_result jsonb, p_done integer default 0
+)
+returns setof bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_bits bigint := p_tokens[1];
+    v_jobs pgq.job[];
+begin
+    if cardinality(p_tokens) > 1 then
+        v_bits := (select bit_or(t) from unnest(p_tokens) t);
+    end if;
+    -- A bit of the token says whether the queue kept completed jobs when it was claimed.
+    if v_bits & 524288 <> 0 then
+        v_jobs := array(select s from pgq._settle(p_ids, p_tokens) s);
+        perform pgq._keep(v_jobs, 'completed', p_result);
+        return query select j.id from unnest(v_jobs) j;
+    else
+        return query select s.id from pgq._settle(p_ids, p_tokens, p_done) s;
+    end if;
+end
+$$;
+comment on function pgq._complete(bigint[], bigint[], jsonb, integer) is
+'completes and returns the ids; p_done: as in pgq._settle';
