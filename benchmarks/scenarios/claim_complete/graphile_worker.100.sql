@@ -1,0 +1,2 @@
+{{claim_100}}
+{{complete_many}}

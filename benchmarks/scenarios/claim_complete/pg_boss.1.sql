@@ -1,0 +1,2 @@
+{{claim_1}}
+{{complete}}

@@ -1,0 +1,2 @@
+{{claim_10}}
+{{complete}}

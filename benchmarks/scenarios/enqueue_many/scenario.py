@@ -1,0 +1,12 @@
+"""A thousand jobs per call."""
+
+from benchmarks.figures import of_every_peer, of_system
+from benchmarks.scenario import Throughput, Variant
+
+SCENARIO = Throughput(
+    title="Enqueue, 1,000 jobs per call",
+    description="4 clients. The array of payloads is made by the server, for all systems alike.",
+    variants=[Variant(name="", variables={"batch": "1000"})],
+    adds=1000,
+    bars=[of_system("floor", 0.8, name="the floor"), of_every_peer()],
+)

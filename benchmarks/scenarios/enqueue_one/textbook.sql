@@ -1,0 +1,1 @@
+insert into textbook.job (payload) values ('{{payload}}');

@@ -1,0 +1,1 @@
+select * from pgq_dequeue(10, '1 hour', worker => 'bench');

@@ -1,0 +1,103 @@
+"""Jobs that come at a rate while somebody keeps a snapshot."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.disturb import held_snapshot
+from benchmarks.figures import Figure, of_itself
+from benchmarks.offered import observe
+from benchmarks.pgbench import BenchmarkError
+from benchmarks.scenario import Context, Found, Scenario, Variant
+from benchmarks.stage import Stage
+
+_RATE = 2000
+_PAYLOAD = '{"order_id":42,"note":"' + "hello world payload " * 12 + '"}'
+_DONE = "share of the offer, at the end"
+_SLOWER = "p99 of clean"
+_GREW = "size of early"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOffered(Scenario):
+    """10 minutes for pgq, 90 s for the others; all with a clean minute before."""
+
+    def run(self, context: Context) -> Iterator[Found]:
+        """Run all systems once."""
+        for stage in context.stages:
+            measure = partial(self._measure, context, stage)
+            yield from context.attempt(stage, self.variants[0], measure)
+
+    def _measure(self, context: Context, stage: Stage) -> list[Found]:
+        consume = context.script(stage, Variant(name="1"))
+        produce = context.script(stage, Variant(name="1"), _PAYLOAD, scenario="enqueue_one")
+        own = stage.short == "pgq"
+        if consume is None or produce is None or (context.quick and not own):
+            return []
+        clean, held = (60, 600) if own else (30, 90)
+        if context.quick:
+            clean, held = 8, 16
+        last = min(60, held // 3)
+        with stage.database() as database:
+            seen = observe(
+                stage,
+                database,
+                produce=produce,
+                consume=consume,
+                rate=_RATE,
+                seconds=clean + held,
+                interval=(clean + held) / 132,
+                clean=clean,
+                disturb=lambda: held_snapshot(database),
+            )
+        end = clean + held - 1
+        shares: list[float] = []
+        for window in ((clean / 3, clean), (end - last, end)):
+            done, seconds = seen.completed(*window)
+            shares.append(done / (_RATE * seconds))
+        waits = seen.wait(clean / 3, clean), seen.wait(clean, end)
+        if waits[0] is None or waits[1] is None:
+            raise BenchmarkError("no job was claimed while it was looked at")
+        early = seen.tick(clean + last).bytes
+        size = seen.tick(end).bytes
+        figures = (
+            ("share of the offer, clean", shares[0]),
+            (_DONE, shares[1]),
+            ("p99 ms, clean", waits[0]),
+            ("p99 ms, held", waits[1]),
+            (_SLOWER, waits[1] / waits[0]),
+            ("MB, early", early / 1e6),
+            ("MB, at the end", size / 1e6),
+            (_GREW, size / max(early, 32e6)),
+        )
+        return [
+            *(
+                Figure(variant="", system=stage.short, round=0, value=value, metric=metric)
+                for metric, value in figures
+            ),
+            *seen.series("", stage.short, (clean + held) / 66),
+        ]
+
+
+SCENARIO = HeldOffered(
+    title="2,000 jobs/s offered while xmin is held",
+    description=(
+        "One job per transaction with a payload of 256 bytes, at 2,000 per second, and 4 workers "
+        "that claim and complete batches of 10, and pause for 5 ms when nothing came: first "
+        "undisturbed, then while a REPEATABLE READ transaction is open, 10 minutes for pgq, 90 s "
+        "for the textbook table. p99 is of the time from enqueue to the end of the claim, in one "
+        "batch of 20; sizes are those a minute after the snapshot was taken and at the end. One "
+        "round."
+    ),
+    matrix=True,
+    bars=[
+        of_itself(0.99, text="last minute completes 100 % of the offer", metric=_DONE),
+        of_itself(2, text="p99 <= 2 times clean", metric=_SLOWER, at_most=True),
+        of_itself(
+            2,
+            text="size at the end <= 2 times that after a minute, or 64 MB",
+            metric=_GREW,
+            at_most=True,
+        ),
+    ],
+)

@@ -1,0 +1,3 @@
+{{enqueue_10}}
+{{claim}}
+{{complete}}

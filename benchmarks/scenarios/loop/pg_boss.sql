@@ -1,0 +1,3 @@
+{{enqueue_many}}
+{{claim_10}}
+{{complete}}

@@ -1,0 +1,184 @@
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import (
+    Bar,
+    Failure,
+    Figure,
+    Participant,
+    Reading,
+    Results,
+    median_ratio,
+    of_every_peer,
+    of_itself,
+    of_system,
+    of_variant,
+    percentile,
+)
+from benchmarks.offered import Observed, Tick
+from benchmarks.pgbench import BenchmarkError, Run, render
+from benchmarks.report import Section, number
+from benchmarks.report import render as render_report
+from benchmarks.scenario import Scenario, Throughput
+
+SYSTEMS = {
+    "pgq": Participant(short="pgq", name="pgq", kind="own", version="1.0"),
+    "floor": Participant(short="floor", name="floor", kind="yardstick", lifecycle=False),
+    "quick": Participant(short="quick", name="Quick", kind="peer", version="2.0"),
+    "log": Participant(short="log", name="Log", kind="peer", lifecycle=False),
+    "gone": Participant(short="gone", name="Gone", kind="peer", reason="no such\npackage"),
+}
+
+
+def make_results(values: Mapping[str, list[float]]) -> Results:
+    results = Results(systems=SYSTEMS)
+    for system, rounds in values.items():
+        for number_of_round, value in enumerate(rounds):
+            results.add(Figure(variant="", system=system, round=number_of_round, value=value))
+    return results
+
+
+def test_a_ratio_is_taken_within_each_round_before_the_median() -> None:
+    assert median_ratio({0: 10, 1: 50, 2: 90}, {0: 10, 1: 100, 2: 30}) == 1.0
+    assert median_ratio({0: 10, 1: 50}, {1: 100}) == 0.5
+    assert median_ratio({0: 10}, {}) is None
+    assert median_ratio({0: 10}, {0: 0}) is None
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([5, 1, 4, 2, 3], 50) == 3
+    assert percentile(range(1, 101), 99) == 99
+    assert percentile([7], 99) == 7
+    with pytest.raises(ValueError, match="nothing"):
+        percentile([], 50)
+
+
+def test_placeholders_are_replaced_and_an_unknown_one_is_an_error() -> None:
+    assert render("select {{call}}(:batch)", {"call": "claim"}) == "select claim(:batch)"
+    with pytest.raises(BenchmarkError, match=r"\{\{other\}\}, there are: call"):
+        render("select {{other}}", {"call": "claim"})
+
+
+def test_transactions_between_two_times_have_parts_of_seconds() -> None:
+    run = Run(transactions=30, seconds=3, counts={100: 10, 102: 20})
+    assert run.between(100, 103) == 30
+    assert run.between(100.5, 102.25) == 10
+    assert run.between(0, 100) == 0
+
+
+def test_a_bar_can_compare_two_variants_and_look_at_a_figure_itself() -> None:
+    results = Results(systems=SYSTEMS)
+    for variant, value in (("two", 10.0), ("one", 16.0)):
+        results.add(Figure(variant=variant, system="pgq", round=0, value=value))
+    bar = of_variant("two", 1.5, text="one call", variant="one")
+    assert bar.judge(results) == ("met", Reading(value=1.6))
+    bar = of_itself(15, text="bytes", metric="jobs/s", variant="one", at_most=True)
+    assert bar.judge(results) == ("missed", Reading(value=16.0))
+    assert of_itself(1, text="bytes", metric="bytes").judge(results)[0] == "not measured"
+
+
+def test_completed_jobs_are_those_enqueued_and_not_waiting() -> None:
+    ticks = [
+        Tick(at=100.0 + second, ready=ready, bytes=0, dead_tuples=0, cpu=second / 100)
+        for second, ready in ((0, 0), (1, 5), (2, 1))
+    ]
+    produced = Run(transactions=20, seconds=2, counts={100: 10, 101: 10})
+    seen = Observed(start=100.0, produced=produced, ticks=ticks, waits=[(100.5, 3), (101.5, 4)])
+    assert seen.completed(0, 1) == (5, 1)
+    assert seen.completed(0, 2) == (19, 2)
+    assert seen.wait(0, 2) == 4
+    assert seen.wait(2, 3) is None
+    assert seen.cpu(0, 1) == pytest.approx(2000)
+
+
+def test_every_peer_means_the_best_one_with_a_life_cycle_where_that_is_asked_for() -> None:
+    results = make_results({"pgq": [90, 90], "quick": [60, 60], "log": [100, 100]})
+    assert of_every_peer().judge(results)[0] == "missed"
+    verdict, reading = of_every_peer(lifecycle=True).judge(results)
+    assert (verdict, reading) == ("met", Reading(value=1.5, note="of Quick, the best of 1"))
+
+
+def test_a_system_that_failed_in_a_later_round_has_no_figure() -> None:
+    results = make_results({"pgq": [10, 10], "floor": [10]})
+    results.add(Failure(variant="", system="floor", reason="deadlock"))
+    assert of_system("floor", 0.5, name="the floor").judge(results) == ("not measured", None)
+
+
+def test_a_bar_can_be_an_upper_limit() -> None:
+    bar = Bar(text="<= 620", measure=lambda _: Reading(value=700), limit=620, at_most=True)
+    assert bar.judge(make_results({}))[0] == "missed"
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [number(value) for value in (12345.6, 98.76, 1.234, 0)] == [
+        "12,346",
+        "98.8",
+        "1.23",
+        "0",
+    ]
+
+
+def test_the_report_has_figures_and_verdicts() -> None:
+    results = make_results({"pgq": [80, 100, 90], "floor": [100, 100, 100], "quick": [45, 45, 45]})
+    results.add(Failure(variant="", system="log", reason="a | b"))
+    scenario = Throughput(
+        title="Enqueue",
+        description="One each.",
+        adds=1,
+        bars=[of_system("floor", 0.95, name="the floor"), of_every_peer()],
+    )
+    text = render_report(
+        remark="Remark.",
+        environment={"PostgreSQL": "18.4"},
+        systems=list(SYSTEMS.values()),
+        sections=[Section(scenario=scenario, results=results, plots=["plots/enqueue.svg"])],
+    )
+    for line in (
+        "| Enqueue | >= 0.95 of the floor | 0.9 | **missed** |",
+        "Of 2 bars: 1 met, 1 missed, 0 not measured.",
+        "| PostgreSQL | 18.4 |",
+        "* Gone: no such package",
+        "| pgq | 1.0 | 90.0 | 80.0 - 100 | 0.90 | 1.00 |",
+        "| Quick | 2.0 | 45.0 | 45.0 - 45.0 | 0.45 | 0.50 |",
+        "* Log failed: a \\| b",
+        "| >= 0.95 of the floor | 0.9 | **missed** |",
+        "| >= every peer | 2 of Quick, the best of 1 | met |",
+        "![Enqueue](plots/enqueue.svg)",
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_matrix_has_variants_in_rows_and_metrics_in_columns() -> None:
+    results = Results(systems=SYSTEMS)
+    for metric, value in (("p50 ms", 0.5), ("buffers", 120)):
+        results.add(Figure(variant="", system="pgq", round=0, value=value, metric=metric))
+    results.add(Figure(variant="", system="floor", round=0, value=2, metric="p50 ms"))
+    text = render_report(
+        remark="",
+        environment={},
+        systems=[],
+        sections=[
+            Section(scenario=Throughput(title="", description="", matrix=True), results=results)
+        ],
+    )
+    for line in (
+        "|  | system | p50 ms | buffers |",
+        "|  | pgq | 0.5 | 120 |",
+        "|  | floor | 2 |  |",
+    ):
+        assert line in text.splitlines()
+
+
+SCENARIOS = sorted(
+    file.parent.name
+    for file in Path(__file__).parents[2].glob("benchmarks/scenarios/*/scenario.py")
+)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenarios_can_be_loaded(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.scenarios.{name}.scenario")
+    assert isinstance(module.SCENARIO, Scenario)
