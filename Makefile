@@ -13,8 +13,9 @@ PGQ_WHEEL_INPUT  := $(wildcard python/*.toml python/*.md) \
 PG_CONFIG        ?= pg_config
 
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
-# are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path.
-PGQ_PGSPOT       := --no-plpgsql
+# are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path;
+# pgq._now() does not, so that it can be inlined, and names its schema instead.
+PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -496,6 +496,29 @@ async def test_a_worker_survives_the_loss_of_its_connections(
     assert "trying again" in caplog.text
 
 
+async def test_a_worker_survives_a_call_that_begins_as_its_connection_ends(
+    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.enqueue(1)
+    done = asyncio.Event()
+    dequeue = pgq.Queue.dequeue
+    errors = [asyncpg.InternalClientError("cannot switch to state 12")]
+
+    async def refused_once(queue: pgq.Queue, *args: Any, **options: Any) -> list[pgq.Job]:
+        if errors:
+            raise errors.pop()
+        return await dequeue(queue, *args, **options)
+
+    monkeypatch.setattr(pgq.Queue, "dequeue", refused_once)
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        done.set()
+
+    async with running(worker):
+        await patiently(done)
+
+
 async def test_a_worker_survives_a_restart_of_the_server(
     server: Server, pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker
 ) -> None:

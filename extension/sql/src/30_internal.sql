@@ -2,15 +2,13 @@
  * Small helpers: the clock, checks of arguments, settings, and where things are.
  */
 
+-- It becomes part of the calling expression, as it would not if it pinned search_path.
 create function pgq._now()
 returns timestamptz
-language plpgsql
+language sql
 volatile
-set search_path = pg_catalog, pg_temp
 as $$
-begin
-    return clock_timestamp();
-end
+select pg_catalog.clock_timestamp()
 $$;
 comment on function pgq._now() is 'the only clock; tests replace it';
 

@@ -6,6 +6,28 @@
  * the transaction open keeps the slots that were looked at from being truncated.
  */
 
+create function pgq._skip_lost_tokens()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_target constant bigint
+        := ((coalesce(pg_sequence_last_value('pgq.token'), 0) >> 24) + 2) << 24;
+begin
+    perform setval('pgq.token', v_target)
+      where coalesce(pg_sequence_last_value('pgq.token'), 0) < v_target;
+    -- Or the next crash would undo this, too.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
+end
+$$;
+comment on function pgq._skip_lost_tokens() is
+'called before the first claim after a crash or a promotion: the sequence may have fallen back '
+'behind tokens of claims that committed asynchronously, or had not reached the standby. At most 16 '
+'million of them are passed: else an old receipt could be good again';
+
 create function pgq._wants_tick(p_lease_ms integer)
 returns boolean
 language plpgsql
@@ -15,6 +37,9 @@ declare
     v_now constant bigint := pgq._ms(pgq._now());
     v_next constant bigint := coalesce(pg_sequence_last_value('pgq.next_tick'), 0);
 begin
+    if v_next = 0 then
+        perform pgq._skip_lost_tokens();
+    end if;
     if not pgq._read_committed() then
         return true;
     end if;

@@ -94,11 +94,13 @@ declare
     v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
 begin
-    if batch is null or batch < 1 or timeout is null then
+    if batch >= 1 and timeout <= '1 day' and extract(epoch from timeout) >= 0.001 then
+        v_lease_ms := ceil(extract(epoch from timeout) * 1000);
+    else
         perform pgq._check_batch('batch', batch);
         perform pgq._check_not_null('timeout', timeout is null);
+        v_lease_ms := pgq._lease_ms(timeout);
     end if;
-    v_lease_ms := pgq._lease_ms(timeout);
     {look};
     v_tick := found and v_tick and pgq._wants_tick(v_lease_ms);
     foreach v_slot in array case when v_simple then v_parkeds else '{}' end loop

@@ -36,12 +36,6 @@ _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last outcomes to be written at the end
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 _TRANSIENT_STATES: Final = frozenset({"25006", "55P03"})  # a standby; a lock_timeout
-_CONNECTION_ERRORS: Final = (
-    OSError,
-    asyncio.TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.TargetServerAttributeNotMatched,
-)
 
 log = logging.getLogger("pgq")
 
@@ -489,7 +483,8 @@ def _is_transient(exc: BaseException) -> bool:
         return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
     if isinstance(exc, asyncpg.InterfaceError):
         return not isinstance(exc, ValueError)
-    return isinstance(exc, (OSError, asyncio.TimeoutError, asyncpg.TargetServerAttributeNotMatched))
+    # asyncpg raises InternalClientError, too, when a call begins as the server ends the connection.
+    return isinstance(exc, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))
 
 
 def _backoff() -> Iterator[float]:
