@@ -29,7 +29,7 @@ from benchmarks.system import System, UnavailableError
 
 HERE = Path(__file__).resolve().parent
 ROUNDS, QUICK_ROUNDS = 5, 1
-SECONDS, QUICK_SECONDS = 4, 1
+SECONDS, QUICK_SECONDS = 3, 1
 
 # Durability is PostgreSQL's default. Checkpoints are made before each run: these settings keep
 # others out of it, and keep files of the WAL for reuse.
@@ -162,12 +162,13 @@ class Benchmark:
 
     def _remark(self) -> str:
         rounds = "one round" if self._rounds == 1 else f"{self._rounds} rounds"
+        warm = "" if self._quick else ", after a second in which the sessions plan"
         text = (
             "Written by `make bench`. All systems run on one server, by turns, each run in a fresh "
-            f"database; {rounds} of {self._seconds} s where a section says nothing else. A figure "
-            "is the median of the rounds, the spread their least and greatest, a ratio the median "
-            "of the ratios within each round. Compare ratios, not figures: those "
-            "are of this machine."
+            f"database; {rounds} of {self._seconds} s where a section says nothing else{warm}. A "
+            "figure is the median of the rounds, the spread their least and greatest, a ratio the "
+            "median of the ratios within each round. Compare ratios, not figures: those are of this "
+            "machine."
         )
         if self._quick:
             text = f"**A quick run, not to be relied on.** {text}"

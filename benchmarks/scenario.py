@@ -116,8 +116,9 @@ class Throughput(Scenario):
     of the variant's variable. `ready` jobs are there before the run, and `backlog` more for each
     second of it: a system that comes near the end of them gets more, and runs again. `clients`
     may name a variable, too. `scripts` names another scenario whose scripts are used, `systems`
-    those that take part, if not all do. `warm` names a variable with the seconds before those that
-    count, `most` limits the rounds.
+    those that take part, if not all do. `warm` is the number of seconds before those that count, in
+    which the sessions plan, or names a variable; a quick run goes without the former. `most` limits
+    the rounds.
     """
 
     adds: int = 0
@@ -127,7 +128,7 @@ class Throughput(Scenario):
     clients: int | str = 4
     scripts: str = ""
     systems: Sequence[str] = ()
-    warm: str = ""
+    warm: int | str = 1
     most: int = 0
 
     def run(self, context: Context) -> Iterator[Found]:
@@ -173,8 +174,11 @@ class Throughput(Scenario):
             int(variant.variables[number]) if isinstance(number, str) else number
             for number in (self.takes, self.clients)
         )
-        warm = int(variant.variables[self.warm]) if self.warm else 0
-        warm = min(warm, 2) if context.quick else warm
+        if isinstance(self.warm, str):
+            warm = int(variant.variables[self.warm])
+            warm = min(warm, 2) if context.quick else warm
+        else:
+            warm = 0 if context.quick else self.warm
         margin = clients * takes
         while True:
             with stage.database(backlogs[stage.short]) as database:

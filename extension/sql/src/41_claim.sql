@@ -89,8 +89,8 @@ declare
     v_now constant timestamptz := pgq._now();
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
     v_worker alias for worker;
-    v_lease_ms integer; v_max integer; v_tick boolean;
-    v_simple boolean; v_parkeds smallint[]; v_slot smallint; v_first smallint; v_more boolean;
+    v_lease_ms integer; v_max integer; v_tick boolean; v_simple boolean; v_parkeds smallint[];
+    v_slot smallint; v_first smallint; v_more boolean;
     v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
 begin
