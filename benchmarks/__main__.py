@@ -167,8 +167,8 @@ class Benchmark:
             "Written by `make bench`. All systems run on one server, by turns, each run in a fresh "
             f"database; {rounds} of {self._seconds} s where a section says nothing else{warm}. A "
             "figure is the median of the rounds, the spread their least and greatest, a ratio the "
-            "median of the ratios within each round. Compare ratios, not figures: those are of this "
-            "machine."
+            "median of the ratios within each round. Compare ratios, not figures: those are of "
+            "this machine."
         )
         if self._quick:
             text = f"**A quick run, not to be relied on.** {text}"
