@@ -26,11 +26,15 @@ Found = Figure | Series | Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way to run a scenario; `name` is part of file names, `variables` are pgbench's."""
+    """One way to run a scenario.
+
+    `name` is part of file names, `variables` are pgbench's, `setup` is run on the database before.
+    """
 
     name: str
     title: str = ""
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    setup: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,8 @@ class Throughput(Scenario):
         margin = clients * takes
         while True:
             with stage.database(backlogs[stage.short]) as database:
+                if variant.setup:
+                    database.psql(variant.setup)
                 before = stage.ready(database)
                 run = pgbench.run(
                     database,

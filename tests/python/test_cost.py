@@ -27,6 +27,15 @@ async def buffers_of_a_claim(connection: Connection) -> int:
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
+async def entries_read(connection: Connection) -> int:
+    """Return how many index entries of slots this session has read, lately."""
+    entries: int = await connection.fetchval(
+        "select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint from pg_index i"
+        " join pg_inherits s on s.inhrelid = i.indrelid where s.inhparent = 'pgq.job'::regclass"
+    )
+    return entries
+
+
 async def typical_claim(connection: Connection, claims: int = 41) -> int:
     """Return the median over some claims; the first ones of a session also read the catalog."""
     for _ in range(5):
@@ -151,3 +160,25 @@ async def test_claims_stay_flat_and_tables_bounded_under_a_held_horizon(
         # All that went through, in one table, would be ten times as much.
         assert await consumer.fetchval("select max(gen) from pgq.ring") > 20
         await holder.execute("rollback")
+
+
+async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(
+    dsn: Dsn, a: Connection
+) -> None:
+    async with sessions(dsn, 1) as (holder,), holder.transaction():
+        xid = int(await holder.fetchval("select pg_current_xact_id()::text"))
+        # As if two seconds had passed: claims do not wait for it any more.
+        await a.execute(
+            "select setval(s, $1 + 1) from unnest('{pgq.xid_old,pgq.xid_recent}'::regclass[]) s",
+            xid,
+        )
+        jobs, entries = 6000, 0
+        await enqueue(a, jobs)
+        for _ in range(jobs // 10):
+            async with a.transaction():
+                before = await entries_read(a)
+                assert len(await complete(a, await dequeue(a, 10))) == 10
+                entries += await entries_read(a) - before
+        # A claim passes what the last few claims have left behind, not all that was done since the
+        # base could last be raised.
+        assert entries < 25 * jobs, entries / jobs

@@ -25,7 +25,8 @@ SCENARIO = Throughput(
     title="Complete and claim in one call",
     description=(
         "4 clients, on a backlog that outlasts the run: one call, and so one transaction, "
-        "completes the last batch and claims the next; against two calls."
+        "completes the last batch and claims the next; against two calls. With batches of 1 these "
+        "are the forms without arrays."
     ),
     variants=[*_variants("1"), *_variants("10")],
     matrix=True,

@@ -90,7 +90,8 @@ begin
                ) ready (key) on true
           left join lateral (
                   select j.{key} from pgq.job_{slot} j
-                   where j.lane = p_lane and j.{key} > f.base order by j.{key} limit 1
+                   where j.lane = p_lane and j.{key} > f.base and s.xmin >= f.xid
+                   order by j.{key} limit 1
                ) live (key) on true
          where f.n is null
             or (s.xmax >= f.xid and v_mark >= f.mark and not exists (

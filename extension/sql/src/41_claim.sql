@@ -57,7 +57,8 @@ select q.max_attempts, {tick},
 
 -- Jobs that have come back since must not follow those that have been returned already.
 --@ define rest
-if v_left > 0 and v_more then
+v_left := v_left - v_count;
+    if v_left > 0 and v_more then
         return query
         select g.* from pgq._grab(
                    queue, v_left, v_lease_ms, worker, v_tick, v_until - 1, p_priority => v_priority
@@ -95,7 +96,7 @@ declare
     v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
 begin
     if batch >= 1 and timeout <= '1 day' and extract(epoch from timeout) >= 0.001 then
-        v_lease_ms := ceil(extract(epoch from timeout) * 1000);
+        v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
     else
         perform pgq._check_batch('batch', batch);
         perform pgq._check_not_null('timeout', timeout is null);
@@ -124,7 +125,6 @@ begin
     if {raise_floor} then
         perform pgq._raise_floor(v_first, v_lane);
     end if;
-    v_left := v_left - v_count;
     {rest};
 end
 $$;

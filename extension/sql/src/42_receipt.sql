@@ -119,9 +119,16 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_done constant bigint[] := array(select c from @extschema@.pgq_complete(ids, tokens) c);
+    v_done bigint[];
     v_lost bigint[];
 begin
+    if cardinality(ids) = 1 and cardinality(tokens) = 1 and ids[1] is not null
+        and tokens[1] is not null and @extschema@.pgq_complete(ids[1], tokens[1])
+    then
+        v_done := ids;
+    else
+        v_done := array(select c from @extschema@.pgq_complete(ids, tokens) c);
+    end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
             select r.id from unnest(ids, tokens) r (id, token)
