@@ -2,18 +2,21 @@
 
     make bench [QUICK=1] [BENCH="--only loop --system pgq --system textbook"]
 
-A full run over all scenarios and systems writes `benchmarks/RESULTS.md` and `benchmarks/plots`,
-any other `.cache/bench`. Exit status 1 says that something failed, not that a bar was missed.
+A full run over all scenarios and systems writes `benchmarks/RESULTS.md` and `benchmarks/plots` at
+its end, one of a scenario alone that is not standard a report of that name; any other writes
+`.cache/bench`. Exit status 1 says that something failed, not that a bar was missed.
 """
 
 import argparse
 import dataclasses
 import importlib
 import json
+import shutil
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import bootstrap
@@ -24,7 +27,7 @@ from benchmarks.figures import Participant, Results
 from benchmarks.pgbench import BenchmarkError
 from benchmarks.report import Section
 from benchmarks.scenario import Context, Scenario
-from benchmarks.stage import Stage
+from benchmarks.stage import Stage, altered
 from benchmarks.system import System, UnavailableError
 
 HERE = Path(__file__).resolve().parent
@@ -40,6 +43,8 @@ SETTINGS = {
     "min_wal_size": "2GB",
     "shared_buffers": "512MB",
 }
+
+_VOLATILE = "The data directory is in memory, where durability costs nothing."
 
 # The order of the report: pgq, the yardsticks, the peers.
 _KINDS = ("own", "yardstick", "peer")
@@ -62,28 +67,57 @@ def main() -> int:
     if options.list:
         print("scenarios:", *scenarios, "systems:", *systems, sep="\n    ")
         return 0
-    partial = options.quick or options.only is not None or options.system is not None
-    output = options.output or (bootstrap.CACHE / "bench" if partial else HERE)
+    chosen = options.only or [name for name in scenarios if _load_scenario(name).standard]
+    lasting = _lasting_report(options)
+    output: Path = options.output or bootstrap.CACHE / "bench"
+    if lasting and not options.output:
+        output /= options.only[0] if options.only else "full"
+        shutil.rmtree(output, ignore_errors=True)
+    report_file = output / (lasting or "RESULTS.md")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     begin = time.monotonic()
-    with Server(settings=SETTINGS) as server, ExitStack() as cleanup:
+    with Server(settings=SETTINGS) as server:
         stages, participants = _prepare(server, options.system or systems)
-        for stage in stages:
-            cleanup.callback(stage.close)
         benchmark = Benchmark(
+            server=server,
             stages=stages,
             participants=participants,
-            surroundings=environment.describe(server),
             quick=options.quick,
             rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
             seconds=options.seconds or (QUICK_SECONDS if options.quick else SECONDS),
             minutes=options.minutes,
-            output=output,
+            report_file=report_file,
         )
         for name in scenarios:
-            if name in options.only if options.only else _load_scenario(name).standard:
+            if name in chosen:
                 benchmark.run(name)
-    print(f"{output / 'RESULTS.md'} ({time.monotonic() - begin:.0f} s)")
+    if lasting and not options.output:
+        report_file = _publish(report_file, [name for name in scenarios if name not in chosen])
+    print(f"{report_file} ({time.monotonic() - begin:.0f} s)")
     return 1 if benchmark.has_failed() else 0
+
+
+def _lasting_report(options: argparse.Namespace) -> str:
+    """Return the name of the report if it is one that stays, and nothing for a part of one."""
+    if options.quick or options.system or options.rounds or options.seconds:
+        return ""
+    if not options.only:
+        return "RESULTS.md"
+    (name, *others) = options.only
+    return "" if others or _load_scenario(name).standard else f"{name.upper()}.md"
+
+
+def _publish(report_file: Path, others: Iterable[str]) -> Path:
+    """Copy a report and its plots here; of the old plots only those of other scenarios stay."""
+    place = HERE / "plots"
+    place.mkdir(exist_ok=True)
+    for old in place.glob("*.svg"):
+        if not any(old.stem == name or old.stem.startswith(f"{name}_") for name in others):
+            old.unlink()
+    for new in report_file.parent.glob("plots/*.svg"):
+        shutil.copyfile(new, place / new.name)
+    return Path(shutil.copyfile(report_file, HERE / report_file.name))
 
 
 class Benchmark:
@@ -92,24 +126,28 @@ class Benchmark:
     def __init__(
         self,
         *,
+        server: Server,
         stages: Sequence[Stage],
         participants: Sequence[Participant],
-        surroundings: Mapping[str, str],
         quick: bool,
         rounds: int,
         seconds: int,
         minutes: float | None,
-        output: Path,
+        report_file: Path,
     ) -> None:
+        self._server = server
         self._stages = stages
         self._participants = participants
-        self._surroundings = surroundings
+        self._surroundings = environment.describe(server)
         self._quick = quick
         self._rounds = rounds
         self._seconds = seconds
         self._minutes = minutes
-        self._output = output
+        self._file = report_file
         self._sections: list[Section] = []
+        self._has_ended_early = False
+        if self._is_volatile():
+            print(_VOLATILE, file=sys.stderr, flush=True)
 
     def run(self, name: str) -> None:
         """Run one scenario and write the report."""
@@ -128,27 +166,41 @@ class Benchmark:
             results=results,
             minutes=self._minutes,
         )
-        for found in scenario.run(context):
-            results.add(found)
+        try:
+            with altered(self._server, scenario.settings):
+                for found in scenario.run(context):
+                    results.add(found)
+            for stage in self._stages:
+                stage.drop_backlogs()
+        except Exception as error:  # noqa: BLE001 - the others are hours of work
+            traceback.print_exc()
+            self._has_ended_early = True
+            results.remarks.append(f"Ended early: {type(error).__name__}: {error}")
+        self._sections.append(Section(scenario=scenario, results=results))
+        self._write()
         links = self._draw(name, scenario, results)
-        self._sections.append(Section(scenario=scenario, results=results, plots=links))
+        self._sections[-1] = Section(scenario=scenario, results=results, plots=links)
         self._write()
         print(f"  {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
 
     def has_failed(self) -> bool:
         """Tell whether something failed, or one of our own is missing."""
         failed = any(section.results.failures for section in self._sections)
-        return failed or any(p.reason and p.kind != "peer" for p in self._participants)
+        return (
+            failed
+            or self._has_ended_early
+            or any(p.reason and p.kind != "peer" for p in self._participants)
+        )
 
     def _draw(self, name: str, scenario: Scenario, results: Results) -> list[str]:
         titles = {variant.name: variant.title for variant in scenario.variants}
         try:
-            place = self._output / "plots"
+            place = self._file.parent / "plots"
             files = plots.draw(results, titles, scenario.title, place, name, matrix=scenario.matrix)
-        except UnavailableError as error:
-            results.remarks.append(f"No plot: {error}")
+        except Exception as error:  # noqa: BLE001 - the figures are what matters
+            results.remarks.append(f"No plots: {type(error).__name__}: {error}")
             return []
-        return [str(file.relative_to(self._output)) for file in files]
+        return [str(file.relative_to(self._file.parent)) for file in files]
 
     def _write(self) -> None:
         text = report.render(
@@ -157,21 +209,26 @@ class Benchmark:
             systems=self._participants,
             sections=self._sections,
         )
-        self._output.mkdir(parents=True, exist_ok=True)
-        (self._output / "RESULTS.md").write_text(text)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(text, encoding="utf-8")
+
+    def _is_volatile(self) -> bool:
+        return self._surroundings["file system"] in ("tmpfs", "ramfs")
 
     def _remark(self) -> str:
         rounds = "one round" if self._rounds == 1 else f"{self._rounds} rounds"
-        warm = "" if self._quick else ", after a second in which the sessions plan"
         text = (
-            "Written by `make bench`. All systems run on one server, by turns, each run in a fresh "
-            f"database; {rounds} of {self._seconds} s where a section says nothing else{warm}. A "
-            "figure is the median of the rounds, the spread their least and greatest, a ratio the "
-            "median of the ratios within each round. Compare ratios, not figures: those are of "
-            "this machine."
+            "Written by `make bench`. All systems run on one server, by turns unless a section "
+            f"says otherwise, each run in a fresh database; {rounds} of {self._seconds} s where a "
+            "section says nothing else. What counts begins when the sessions have connected and, "
+            "for a second or more, planned. A figure is the median of the rounds, the spread their "
+            "least and greatest, a ratio the median of the ratios within each round. Compare "
+            "ratios, not figures: those are of this machine."
         )
+        if self._is_volatile():
+            text = f"**{_VOLATILE}** {text}"
         if self._quick:
-            text = f"**A quick run, not to be relied on.** {text}"
+            text = f"**A quick run, not to be relied on: all of it counts.** {text}"
         return text
 
 

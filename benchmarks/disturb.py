@@ -139,7 +139,11 @@ def idle_slot(database: Database) -> Generator[None, None, None]:
         if database.psql(_SLOT) != "t":
             raise BenchmarkError("the replication slot holds no xmin any more")
     finally:
-        database.psql("select pg_drop_replication_slot('bench')")
+        # The sender may not have noticed yet that its client is gone.
+        database.psql(
+            "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where active;"
+            " select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+        )
 
 
 _SLOT = "select xmin is not null and not active from pg_replication_slots where slot_name = 'bench'"

@@ -33,9 +33,22 @@ def describe(server: Server) -> dict[str, str]:
         "CPU": _find_line("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.machine(),
         "memory": _memory(),
         "load before": f"{os.getloadavg()[0]:.1f}",
+        "file system": file_system(server.data),
         "kernel": f"{platform.system()} {platform.release()}",
         "date": now.strftime("%Y-%m-%d"),
     }
+
+
+def file_system(place: Path) -> str:
+    """Return the type of the file system that a directory is on, "unknown" where it cannot tell."""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    mounts = [line.split()[1:3] for line in lines]
+    # Of two on the same directory the later one is seen.
+    around = [(len(at), kind) for at, kind in reversed(mounts) if place.is_relative_to(at)]
+    return max(around, key=lambda mount: mount[0], default=(0, "unknown"))[1]
 
 
 def _settings(server: Server) -> str:

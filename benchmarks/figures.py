@@ -74,13 +74,17 @@ class Results:
         else:
             self.failures.append(found)
 
+    def has_failed(self, variant: str, system: str) -> bool:
+        """Tell whether a system could not finish a variant."""
+        return any((f.variant, f.system) == (variant, system) for f in self.failures)
+
     def groups(self) -> list[tuple[str, str]]:
         """Return variants and metrics that have figures, in the order of their appearance."""
         return list(dict.fromkeys((f.variant, f.metric) for f in self.figures))
 
     def rounds(self, variant: str, system: str, metric: str = "jobs/s") -> dict[int, float]:
         """Return the values of a system by round; none if it failed, for it is out of the race."""
-        if any((f.variant, f.system) == (variant, system) for f in self.failures):
+        if self.has_failed(variant, system):
             return {}
         wanted = (variant, system, metric)
         return {f.round: f.value for f in self.figures if (f.variant, f.system, f.metric) == wanted}
@@ -96,26 +100,32 @@ class Results:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A figure as a bar sees it, and what a reader has to know of it."""
+    """A figure as a bar sees it, None if there is none, and what a reader has to know of it."""
 
-    value: float
+    value: float | None
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """What pgq has to reach: a figure, and the least (or the most) that it may be."""
+    """What pgq has to reach: a figure, and the least (or the most) that it may be.
+
+    `variants` are those that it looks at: a failure of pgq in one of them misses the bar.
+    """
 
     text: str
-    measure: Callable[[Results], Reading | None]
+    measure: Callable[[Results], Reading]
     limit: float
     at_most: bool = False
+    variants: Sequence[str] = ("",)
 
-    def judge(self, results: Results) -> tuple[Verdict, Reading | None]:
+    def judge(self, results: Results) -> tuple[Verdict, Reading]:
         """Return whether the figure reaches the limit, and the figure."""
+        if any(results.has_failed(variant, "pgq") for variant in self.variants):
+            return "missed", Reading(value=None, note="failed")
         reading = self.measure(results)
-        if reading is None:
-            return "not measured", None
+        if reading.value is None:
+            return "not measured", reading
         met = reading.value <= self.limit if self.at_most else reading.value >= self.limit
         return ("met" if met else "missed"), reading
 
@@ -126,9 +136,11 @@ def median_ratio(values: Mapping[int, float], baseline: Mapping[int, float]) -> 
     return statistics.median(ratios) if ratios else None
 
 
-def median(values: Iterable[float]) -> float:
-    """Return the middle value, of an even number the mean of the two in the middle."""
-    return statistics.median(values)
+def number(value: float) -> str:
+    """Return a number with three digits at least, thousands apart: 12,345, 98.7, 0.123."""
+    if abs(value) >= 100 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
@@ -154,13 +166,12 @@ def of_system(
     `name` is the other one in the report, `label` the variant.
     """
 
-    def measure(results: Results) -> Reading | None:
-        ratio = results.ratio(variant, "pgq", baseline, metric)
-        return None if ratio is None else Reading(value=ratio)
+    def measure(results: Results) -> Reading:
+        return Reading(value=results.ratio(variant, "pgq", baseline, metric))
 
     sign = "<=" if at_most else ">="
     text = f"{_prefix(label)}{sign} {limit} of {name}"
-    return Bar(text=text, measure=measure, limit=limit, at_most=at_most)
+    return Bar(text=text, measure=measure, limit=limit, at_most=at_most, variants=[variant])
 
 
 def of_every_peer(
@@ -168,20 +179,28 @@ def of_every_peer(
 ) -> Bar:
     """Make the bar that pgq does not fall behind any peer (that has a life cycle per job)."""
 
-    def measure(results: Results) -> Reading | None:
-        ratios = {
-            system.name: ratio
+    def measure(results: Results) -> Reading:
+        peers = [
+            system
             for system in results.systems.values()
             if system.kind == "peer" and (system.lifecycle or not lifecycle)
+        ]
+        ratios = {
+            system.name: ratio
+            for system in peers
             if (ratio := results.ratio(variant, "pgq", system.short, metric)) is not None
         }
+        failed = [system.name for system in peers if results.has_failed(variant, system.short)]
+        notes = [f"failed: {', '.join(failed)}"] if failed else []
         if not ratios:
-            return None
+            return Reading(value=None, note="".join(notes))
         worst = min(ratios, key=lambda name: ratios[name])
-        return Reading(value=ratios[worst], note=f"of {worst}, the best of {len(ratios)}")
+        notes.insert(0, f"of {worst}, the best of {len(ratios)}")
+        return Reading(value=ratios[worst], note="; ".join(notes))
 
     peers = "every peer with a life cycle per job" if lifecycle else "every peer"
-    return Bar(text=f"{_prefix(label)}>= {peers}", measure=measure, limit=1.0)
+    text = f"{_prefix(label)}>= {peers}"
+    return Bar(text=text, measure=measure, limit=1.0, variants=[variant])
 
 
 def of_variant(
@@ -195,13 +214,14 @@ def of_variant(
 ) -> Bar:
     """Make the bar that pgq reaches in one variant `limit` times what it does in another."""
 
-    def measure(results: Results) -> Reading | None:
+    def measure(results: Results) -> Reading:
         ratio = median_ratio(
             results.rounds(variant, "pgq", metric), results.rounds(baseline, "pgq", metric)
         )
-        return None if ratio is None else Reading(value=ratio)
+        return Reading(value=ratio)
 
-    return Bar(text=text, measure=measure, limit=limit, at_most=at_most)
+    variants = [variant, baseline]
+    return Bar(text=text, measure=measure, limit=limit, at_most=at_most, variants=variants)
 
 
 def of_itself(
@@ -209,11 +229,11 @@ def of_itself(
 ) -> Bar:
     """Make the bar that a figure of pgq is at least, or at most, `limit`."""
 
-    def measure(results: Results) -> Reading | None:
+    def measure(results: Results) -> Reading:
         values = results.rounds(variant, "pgq", metric)
-        return Reading(value=median(values.values())) if values else None
+        return Reading(value=statistics.median(values.values()) if values else None)
 
-    return Bar(text=text, measure=measure, limit=limit, at_most=at_most)
+    return Bar(text=text, measure=measure, limit=limit, at_most=at_most, variants=[variant])
 
 
 def _prefix(label: str) -> str:

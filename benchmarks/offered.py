@@ -17,7 +17,7 @@ from benchmarks.figures import Series, percentile
 from benchmarks.pgbench import Run
 from benchmarks.stage import Stage
 from benchmarks.system import Database
-from benchmarks.watch import background, cpu_seconds, sample
+from benchmarks.watch import Look, background, completed, cpu_seconds, sample
 
 _WAITS = """
 create unlogged table bench_wait (
@@ -28,11 +28,9 @@ create unlogged table bench_wait (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """What was seen at a time, in seconds since the Unix epoch."""
+class Tick(Look):
+    """What else was seen then."""
 
-    at: float
-    ready: int
     bytes: int
     dead_tuples: int
     cpu: float
@@ -50,13 +48,16 @@ class Observed:
     def completed(self, begin: float, end: float) -> tuple[float, float]:
         """Return how many jobs were completed between two seconds of the run, and in what time."""
         first, last = self.tick(begin), self.tick(end)
-        added = self.produced.between(first.at, last.at)
-        return added - (last.ready - first.ready), last.at - first.at
+        return completed(self.produced, 1, first, last), last.at - first.at
 
     def wait(self, begin: float, end: float, percent: float = 99) -> float | None:
         """Return a percentile of the waits between two seconds of the run."""
         found = [wait for at, wait in self.waits if begin <= at - self.start < end]
         return percentile(found, percent) if found else None
+
+    def lag(self, begin: float, end: float) -> float:
+        """Return the most milliseconds that producers were late between two seconds of the run."""
+        return self.produced.lag(self.start + begin, self.start + end)
 
     def tick(self, second: float) -> Tick:
         """Return what was seen nearest to a second of the run."""
@@ -81,7 +82,7 @@ class Observed:
                 ("p99 ms", waits),
                 ("MB", [(t.at - self.start, t.bytes / 1e6) for t in self.ticks]),
                 ("dead tuples", [(t.at - self.start, float(t.dead_tuples)) for t in self.ticks]),
-                ("jobs waiting", [(t.at - self.start, float(t.ready)) for t in self.ticks]),
+                ("live jobs", [(t.at - self.start, float(t.live)) for t in self.ticks]),
             )
         ]
 
@@ -137,12 +138,12 @@ def observe(
 
 
 def _tick(stage: Stage, database: Database) -> Tick:
-    ready = stage.ready(database)
     at = time.time()
+    live = stage.live(database)
     size = sample(database, stage.system.tables(), 0.0)
     return Tick(
         at=at,
-        ready=ready,
+        live=live,
         bytes=size.bytes,
         dead_tuples=size.dead_tuples,
         cpu=cpu_seconds(database.server),

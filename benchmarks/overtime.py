@@ -3,36 +3,42 @@
 The two parts are of one run, so that what is compared happened minutes apart at most.
 """
 
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
 from benchmarks import pgbench
 from benchmarks.figures import Figure, Series
-from benchmarks.pgbench import Run
+from benchmarks.pgbench import BenchmarkError, Run
 from benchmarks.scenario import Context, Found, Scenario, Variant
 from benchmarks.stage import Stage
 from benchmarks.system import Database
-from benchmarks.watch import Sample, background, sampled
+from benchmarks.watch import Look, Sample, background, completed, sampled
 
 CLEAN, END, SHARE = "jobs/s, clean", "jobs/s, at the end", "of clean"
 _BATCH = 10
+
+# Seconds at the end that do not count: pgbench does not log the last one.
+_SPARE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
     """Seconds: undisturbed, disturbed, and at the end of the latter what counts.
 
-    Of the undisturbed ones the last two thirds count. `backlog` jobs are there before.
+    Of the undisturbed ones the last two thirds count. `backlog` jobs are there before. `rounds`
+    are at most those of the run.
     """
 
     clean: int
     disturbed: int
     last: int
     backlog: int = 1000
+    rounds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,67 +58,86 @@ class Disturbed(Scenario):
         """Return what disturbs while its block runs."""
 
     def run(self, context: Context) -> Iterator[Found]:
-        """Run all variants and systems once."""
-        for variant in self.variants:
-            for stage in context.stages:
-                phases = self.phases(context, stage, variant)
-                if phases is not None:
-                    measure = partial(self._measure, context, stage, variant, phases)
-                    yield from context.attempt(stage, variant, measure)
+        """Run all variants by turns, each with all systems."""
+        for turn in range(context.rounds):
+            for variant in self.variants:
+                for stage in context.turn(turn):
+                    phases = self.phases(context, stage, variant)
+                    if phases is not None and turn < phases.rounds:
+                        measure = partial(self._measure, context, stage, variant, phases, turn)
+                        yield from context.attempt(stage, variant, measure)
 
     def _measure(
-        self, context: Context, stage: Stage, variant: Variant, phases: Phases
+        self, context: Context, stage: Stage, variant: Variant, phases: Phases, turn: int
     ) -> list[Found]:
         loop = Variant(name="", variables={"batch": str(_BATCH)})
         script = context.script(stage, loop, scenario="loop")
         if script is None:
             return []
-        seconds = phases.clean + phases.disturbed
-        with stage.database(phases.backlog) as database:
-            before = stage.ready(database)
-            with sampled(database, stage.system.tables(), max(0.5, seconds / 150)) as samples:
-                run = partial(
+        end = phases.clean + phases.disturbed
+        with (
+            stage.database(phases.backlog) as database,
+            sampled(database, stage.system.tables(), max(0.5, end / 150)) as samples,
+            background(
+                database,
+                partial(
                     pgbench.run,
                     database,
                     script,
-                    seconds=seconds,
+                    seconds=end + _SPARE,
                     variables=loop.variables,
                     count=True,
-                )
-                with background(database, run) as (running,):
-                    if not wait([running], phases.clean).done:
-                        with self.disturb(context, stage, variant, database):
-                            wait([running])
-                    done = running.result()
-            left = before + _BATCH * done.transactions - stage.ready(database)
-        share = left / (_BATCH * done.transactions)
-        if share < 0.99:
+                ),
+            ) as (running,),
+        ):
+            look = partial(_look, stage, database, running, time.time())
+            clean = look(phases.clean / 3), look(phases.clean)
+            with self.disturb(context, stage, variant, database):
+                disturbed = look(end - phases.last), look(end)
+                wait([running])
+            done = running.result()
+        spans = (clean, disturbed)
+        jobs = [completed(done, _BATCH, *span) for span in spans]
+        if jobs[1] < 0.99 * _BATCH * done.between(disturbed[0].at, disturbed[1].at):
             context.remark(
-                f"{stage.system.name}, {variant.title}: {share:.2f} of its claims' jobs were there."
+                f"{stage.system.name}, {variant.title}: at the end it completed fewer jobs than "
+                "were enqueued."
             )
-        return list(_found(variant.name, stage.short, done, samples, phases))
+        rates = [n / (last.at - first.at) for n, (first, last) in zip(jobs, spans, strict=True)]
+        size = max((s for s in samples if s.time <= phases.clean), key=lambda s: s.time).bytes
+        figures = (
+            (CLEAN, rates[0]),
+            (END, rates[1]),
+            (SHARE, rates[1] / max(rates[0], 1e-9)),
+            ("MB, clean", size / 1e6),
+            ("MB, at the end", samples[-1].bytes / 1e6),
+        )
+        return [
+            *(
+                Figure(
+                    variant=variant.name, system=stage.short, round=turn, value=value, metric=metric
+                )
+                for metric, value in figures
+            ),
+            *(_series(variant.name, stage.short, done, samples) if turn == 0 else []),
+        ]
 
 
-def _found(
-    variant: str, system: str, run: Run, samples: list[Sample], phases: Phases
-) -> Iterator[Found]:
+def _look(
+    stage: Stage, database: Database, running: Future[Run], start: float, second: float
+) -> Look:
+    """Wait until a second of the run and count the live jobs; raises what the run failed with."""
+    if wait([running], start + second - time.time()).done:
+        running.result()
+        raise BenchmarkError("pgbench has ended early")
+    return Look(at=time.time(), live=stage.live(database))
+
+
+def _series(variant: str, system: str, run: Run, samples: list[Sample]) -> Iterator[Series]:
+    """Return the first round over time."""
     start = min(run.counts)
-    end = start + phases.clean + phases.disturbed
-    clean = (start + phases.clean / 3, start + phases.clean)
-    # The last second of a log may be a part of one.
-    last = (max(end - 1 - phases.last, start + phases.clean + 1), end - 1)
-    rates = [_BATCH * run.between(*window) / (window[1] - window[0]) for window in (clean, last)]
-    size = max((s for s in samples if s.time <= phases.clean), key=lambda s: s.time).bytes
-    for metric, value in (
-        (CLEAN, rates[0]),
-        (END, rates[1]),
-        (SHARE, rates[1] / max(rates[0], 1e-9)),
-        ("MB, clean", size / 1e6),
-        ("MB, at the end", samples[-1].bytes / 1e6),
-    ):
-        yield Figure(variant=variant, system=system, round=0, value=value, metric=metric)
-    rate = [(float(s - start), float(_BATCH * n)) for s, n in sorted(run.counts.items())[1:-1]]
+    rate = [(float(s - start), float(_BATCH * n)) for s, n in sorted(run.counts.items())[1:]]
     sizes = [(s.time, s.bytes / 1e6) for s in samples]
     dead = [(s.time, float(s.dead_tuples)) for s in samples]
-    for metric, points in (("jobs/s", rate), ("MB", sizes), ("dead tuples", dead)):
+    for metric, points in (("jobs/s enqueued", rate), ("MB", sizes), ("dead tuples", dead)):
         yield Series(variant=variant, system=system, metric=metric, points=points)

@@ -4,8 +4,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,15 +29,17 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What pgbench reported; `log` and `counts` are empty unless they were asked for.
+    """What pgbench reported; `log`, `counts` and `lags` are empty unless they were asked for.
 
-    `counts` are the transactions that ended in each second, which is one since the Unix epoch.
+    `counts` are the transactions that ended in each second, which is one since the Unix epoch,
+    `lags` the most milliseconds that one of them began behind the rate's schedule.
     """
 
     transactions: int
     seconds: float
     log: tuple[Transaction, ...] = ()
     counts: Mapping[int, int] = field(default_factory=dict[int, int])
+    lags: Mapping[int, float] = field(default_factory=dict[int, float])
 
     def latencies(self) -> list[float]:
         """Return the milliseconds of all transactions."""
@@ -49,6 +51,21 @@ class Run:
             count * max(0.0, min(end, second + 1) - max(begin, second))
             for second, count in self.counts.items()
         )
+
+    def per_second(self, warm: int, seconds: int) -> float:
+        """Return how many transactions ended in each of so many seconds, after `warm` others.
+
+        The first second of a log is not a whole one and does not count. The last one is not
+        written: raises `BenchmarkError` if the log does not have all that count.
+        """
+        begin = min(self.counts, default=0) + 1 + warm
+        if max(self.counts, default=0) < begin + seconds - 1:
+            raise BenchmarkError("pgbench began too late for the seconds that count")
+        return self.between(begin, begin + seconds) / seconds
+
+    def lag(self, begin: float, end: float) -> float:
+        """Return the greatest lag of the seconds that begin between two times."""
+        return max((lag for at, lag in self.lags.items() if begin <= at < end), default=0.0)
 
 
 def render(script: str, statements: Mapping[str, str]) -> str:
@@ -79,7 +96,7 @@ def run(
     """Run a script for a time, or so many times by each client; raises `BenchmarkError`.
 
     `rate` is the number of transactions offered per second, as many as possible without it;
-    `variables` are pgbench's, `log` keeps each transaction, `count` their number by second.
+    `variables` are pgbench's, `log` keeps each transaction, `count` their number and lag by second.
     """
     environment = database.environment()
     program = shutil.which("pgbench", path=environment["PATH"])
@@ -90,9 +107,9 @@ def run(
     options += ["-c", str(clients), "-j", str(min(threads, clients))]
     options += [] if rate is None else ["-R", str(rate)]
     options += [f"-D{name}={value}" for name, value in (variables or {}).items()]
-    with tempfile.TemporaryDirectory(prefix="pgq-bench-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="pgbench-", dir=database.server.directory) as scratch:
         file = Path(scratch, "script.sql")
-        file.write_text(script)
+        file.write_text(script, encoding="utf-8")
         options += ["-l", f"--log-prefix={scratch}/log"] if log or count else []
         options += ["--aggregate-interval=1"] if count else []
         try:
@@ -108,11 +125,17 @@ def run(
             raise BenchmarkError(f"pgbench did not end within {seconds + 120} s") from error
         if done.returncode != 0:
             raise BenchmarkError(_first_error(done.stderr))
-        place = Path(scratch)
-        return _parse(
-            done.stdout,
-            log=_read_log(place) if log else (),
-            counts=_read_counts(place) if count else {},
+        lines = [
+            line for name in Path(scratch).glob("log.*") for line in name.read_text().splitlines()
+        ]
+        counts, lags = read_seconds(lines) if count else ({}, {})
+        transactions, length = _read_summary(done.stdout)
+        return Run(
+            transactions=transactions,
+            seconds=length,
+            log=_read_log(lines) if log else (),
+            counts=counts,
+            lags=lags,
         )
 
 
@@ -121,7 +144,8 @@ def _first_error(text: str) -> str:
     return (lines or text.strip().splitlines() or ["failed without a word"])[0]
 
 
-def _parse(output: str, log: tuple[Transaction, ...], counts: Mapping[int, int]) -> Run:
+def _read_summary(output: str) -> tuple[int, float]:
+    """Return the transactions and the seconds that pgbench tells of."""
     done = re.search(r"actually processed: (\d+)", output)
     failed = re.search(r"number of failed transactions: (\d+)", output)
     rate = re.search(r"tps = ([\d.]+) \(without initial connection time\)", output)
@@ -131,23 +155,29 @@ def _parse(output: str, log: tuple[Transaction, ...], counts: Mapping[int, int])
         raise BenchmarkError(f"{failed[1]} transactions failed (serialization or deadlock)")
     if int(done[1]) == 0:
         raise BenchmarkError("no transaction ended in time")
-    seconds = int(done[1]) / float(rate[1])
-    return Run(transactions=int(done[1]), seconds=seconds, log=log, counts=counts)
+    return int(done[1]), int(done[1]) / float(rate[1])
 
 
-def _read_counts(place: Path) -> dict[int, int]:
-    """Read the aggregated logs of all threads: the second, the number, and what is not used."""
+def read_seconds(lines: Iterable[str]) -> tuple[dict[int, int], dict[int, float]]:
+    """Read the aggregated logs of all threads: transactions and milliseconds of lag by second.
+
+    A line has the second, the number, four columns on latencies, and four on lags in microseconds,
+    of which the last is the greatest; before PostgreSQL 15 the latter need a rate.
+    """
     counts: Counter[int] = Counter()
-    for file in place.glob("log.*"):
-        for line in file.open():
-            second, number, *_ = line.split()
-            counts[int(second)] += int(number)
-    return dict(counts)
+    lags: defaultdict[int, float] = defaultdict(float)
+    for line in lines:
+        columns = line.split()
+        second = int(columns[0])
+        counts[second] += int(columns[1])
+        if len(columns) > 9:
+            lags[second] = max(lags[second], float(columns[9]) / 1e3)
+    return dict(counts), dict(lags)
 
 
-def _read_log(place: Path) -> tuple[Transaction, ...]:
+def _read_log(lines: Iterable[str]) -> tuple[Transaction, ...]:
     """Read pgbench's log: client, number, microseconds, script, and the end as seconds and µs."""
-    rows = [line.split() for file in place.glob("log.*") for line in file.open()]
+    rows = [line.split() for line in lines]
     ends = [int(row[4]) + int(row[5]) / 1e6 for row in rows]
     begin = min((end - int(row[2]) / 1e6 for end, row in zip(ends, rows, strict=True)), default=0)
     return tuple(

@@ -6,10 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Results, Series
-from benchmarks.system import Kind, load
+from benchmarks.system import load
 
-_COLOURS: Mapping[Kind, str] = {"own": "#1f77b4", "yardstick": "#9a9a9a", "peer": "#e0a458"}
-_CYCLE = ("#1f77b4", "#9a9a9a", "#555555", "#e0a458", "#d1495b", "#66a182", "#8d6cab", "#2e4057")
+# A new system is black until it has a colour here.
+_COLOURS = {
+    "pgq": "#1f77b4",
+    "floor": "#b0b0b0",
+    "textbook": "#5c5c5c",
+    "awa": "#d62728",
+    "chancy": "#17becf",
+    "graphile_worker": "#ff9f1c",
+    "pg_boss": "#2ca02c",
+    "pgqueuer": "#9467bd",
+    "procrastinate": "#e377c2",
+    "skytools_pgq": "#8c564b",
+}
+_BLACK = "#000000"
+
+# Digits enough that labels of different ticks differ.
+_NUMBER = "{x:,.10g}"
 
 
 def draw(
@@ -31,13 +46,14 @@ def draw(
         made.append(bars(results, titles, title, place / f"{name}.svg"))
     for metric in dict.fromkeys(series.metric for series in results.series):
         lines = [series for series in results.series if series.metric == metric]
-        slug = "".join(letter if letter.isalnum() else "_" for letter in metric)
+        plain = metric.replace("µ", "u")
+        slug = "".join(x if x.isascii() and x.isalnum() else "_" for x in plain)
         made.append(_lines(results, lines, titles, title, place / f"{name}_{slug}.svg"))
     return made
 
 
 def _bars(results: Results, titles: Mapping[str, str], title: str, file: Path) -> Path:
-    """One panel for each variant and metric, one bar for each system, whiskers for the spread."""
+    """One panel for each variant and metric, one bar for each system."""
     groups = results.groups()
     figure, axes = _panels(len(groups), title)
     for axis, (variant, metric) in zip(axes, groups, strict=True):
@@ -46,54 +62,56 @@ def _bars(results: Results, titles: Mapping[str, str], title: str, file: Path) -
             for system in results.systems
             if (values := results.rounds(variant, system, metric))
         }
-        medians = [statistics.median(values) for values in found.values()]
-        below = [m - min(v) for m, v in zip(medians, found.values(), strict=True)]
-        above = [max(v) - m for m, v in zip(medians, found.values(), strict=True)]
-        axis.barh(
-            [results.systems[system].name for system in found],
-            medians,
-            xerr=[below, above],
-            color=[_COLOURS[results.systems[system].kind] for system in found],
-            error_kw={"elinewidth": 1, "capsize": 2},
-        )
-        axis.invert_yaxis()
-        axis.grid(axis="x", alpha=0.3)
-        axis.xaxis.set_major_formatter("{x:,.0f}" if max(medians) >= 10 else "{x:g}")
-        axis.xaxis.set_major_locator(load("matplotlib.ticker").MaxNLocator(4))
+        names = [results.systems[system].name for system in found]
+        _draw_bars(axis, names, list(found), list(found.values()))
         axis.set_title(titles.get(variant, variant), fontsize=10)
         axis.set_xlabel(metric)
     return _save(figure, file)
 
 
 def _bars_by_metric(results: Results, titles: Mapping[str, str], title: str, file: Path) -> Path:
-    """One panel for each metric, one bar for each variant and system."""
-    metrics = list(dict.fromkeys(figure.metric for figure in results.figures))
-    variants = list(dict.fromkeys(figure.variant for figure in results.figures))
-    bars = [
-        (variant, system)
-        for variant in variants
-        for system in results.systems
-        if any(results.rounds(variant, system, metric) for metric in metrics)
-    ]
-    size = (5.5, 0.9 + 0.2 * len(bars))
-    figure, axes = _panels(len(metrics), title, columns=2, size=size)
-    for axis, metric in zip(axes, metrics, strict=True):
-        values = [list(results.rounds(v, s, metric).values()) or [0.0] for v, s in bars]
-        axis.barh(
-            range(len(bars)),
-            [statistics.median(found) for found in values],
-            color=[_COLOURS[results.systems[system].kind] for _, system in bars],
-            tick_label=[
-                f"{titles.get(v, v)}, {results.systems[s].name}".lstrip(", ") for v, s in bars
-            ],
-        )
-        axis.invert_yaxis()
+    """One panel for each metric, one bar for each variant and system that has it."""
+    bars = {
+        metric: {
+            (variant, system): list(values.values())
+            for variant in titles
+            for system in results.systems
+            if (values := results.rounds(variant, system, metric))
+        }
+        for metric in dict.fromkeys(figure.metric for figure in results.figures)
+    }
+    size = (5.5, 0.9 + 0.2 * max(map(len, bars.values())))
+    figure, axes = _panels(len(bars), title, columns=2, size=size)
+    for axis, (metric, found) in zip(axes, bars.items(), strict=True):
+        names = [f"{titles[v]}, {results.systems[s].name}".lstrip(", ") for v, s in found]
+        _draw_bars(axis, names, [system for _, system in found], list(found.values()))
         axis.tick_params(axis="y", labelsize=7)
-        axis.grid(axis="x", alpha=0.3)
-        axis.xaxis.set_major_locator(load("matplotlib.ticker").MaxNLocator(4))
-        axis.xaxis.set_major_formatter("{x:,g}")
         axis.set_xlabel(metric)
     return _save(figure, file)
+
+
+def _draw_bars(
+    axis: Any,  # of matplotlib
+    names: Sequence[str],
+    systems: Sequence[str],
+    rounds: Sequence[Sequence[float]],
+) -> None:
+    """Draw a bar for each median, with whiskers for the spread."""
+    medians = [statistics.median(values) for values in rounds]
+    below = [m - min(values) for m, values in zip(medians, rounds, strict=True)]
+    above = [max(values) - m for m, values in zip(medians, rounds, strict=True)]
+    axis.barh(
+        range(len(names)),
+        medians,
+        xerr=[below, above],
+        color=[_COLOURS.get(system, _BLACK) for system in systems],
+        tick_label=names,
+        error_kw={"elinewidth": 1, "capsize": 2},
+    )
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.3)
+    axis.xaxis.set_major_formatter(_NUMBER)
+    axis.xaxis.set_major_locator(load("matplotlib.ticker").MaxNLocator(4))
 
 
 def _lines(
@@ -102,7 +120,8 @@ def _lines(
     """One panel for each variant, one line for each system."""
     variants = list(dict.fromkeys(line.variant for line in series))
     figure, axes = _panels(len(variants), title)
-    colours = dict(zip(results.systems, _CYCLE * 9, strict=False))
+    values = [value for line in series for _, value in line.points if value > 0] or [0.0]
+    is_wide = series[0].metric.startswith("p99") and max(values) > 50 * min(values)
     for axis, variant in zip(axes, variants, strict=True):
         for line in series:
             if line.variant == variant:
@@ -110,15 +129,18 @@ def _lines(
                     [time for time, _ in line.points],
                     [value for _, value in line.points],
                     label=results.systems[line.system].name,
-                    color=colours[line.system],
+                    color=_COLOURS.get(line.system, _BLACK),
                     linewidth=1.2,
                 )
         axis.set_title(titles.get(variant, variant), fontsize=10)
         axis.set_xlabel("seconds")
         axis.set_ylabel(series[0].metric)
-        axis.set_ylim(bottom=0)
+        if is_wide:
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
         axis.grid(axis="y", alpha=0.3)
-        axis.yaxis.set_major_formatter("{x:,.0f}")
+        axis.yaxis.set_major_formatter(_NUMBER)
     legend = {
         label: handle
         for axis in axes

@@ -1,10 +1,11 @@
 """Writes the report, in Markdown."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.figures import Participant, Results, median
-from benchmarks.scenario import Scenario
+from benchmarks.figures import Participant, Results, median_ratio, number
+from benchmarks.scenario import Scenario, Variant
 
 _BASELINES = (("floor", "of the floor"), ("pgq", "of pgq"))
 
@@ -38,13 +39,6 @@ def render(
     return "\n\n".join(blocks) + "\n"
 
 
-def number(value: float) -> str:
-    """Return a number with three digits at least, thousands apart: 12,345, 98.7, 0.123."""
-    if abs(value) >= 100 or value == 0:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
-
-
 def _summary(sections: Sequence[Section]) -> str:
     verdicts = [
         bar.judge(section.results)[0] for section in sections for bar in section.scenario.bars
@@ -66,9 +60,12 @@ def _render_section(section: Section) -> list[str]:
     scenario, results = section.scenario, section.results
     titles = {variant.name: variant.title or variant.name for variant in scenario.variants}
     blocks = [f"## {scenario.title}", scenario.description]
+    if scenario.settings:
+        pairs = ", ".join(f"{name} = {value}" for name, value in scenario.settings.items())
+        blocks.append(f"The server runs with {pairs} here.")
     groups = results.groups()
     if scenario.matrix:
-        blocks += [_matrix(results, titles)] if groups else []
+        blocks += [_matrix(results, titles, scenario.variants)] if groups else []
         groups = []
     for variant, metric in groups:
         if len(groups) > 1:
@@ -97,7 +94,7 @@ def _figures(results: Results, variant: str, metric: str) -> str:
         values = results.rounds(variant, system.short, metric).values()
         if not values:
             continue
-        row = [system.name, system.version, number(median(values))]
+        row = [system.name, system.version, number(statistics.median(values))]
         row.append(f"{number(min(values))} - {number(max(values))}")
         for baseline, _ in _BASELINES:
             ratio = results.ratio(variant, system.short, baseline, metric)
@@ -106,24 +103,41 @@ def _figures(results: Results, variant: str, metric: str) -> str:
     return _table(heads, rows, right_from=2)
 
 
-def _matrix(results: Results, titles: Mapping[str, str]) -> str:
-    """Put variants and systems in rows, metrics in columns; a figure is the rounds' median."""
+def _matrix(results: Results, titles: Mapping[str, str], variants: Sequence[Variant]) -> str:
+    """Put variants and systems in rows, metrics in columns, and what a variant is compared with."""
     metrics = list(dict.fromkeys(figure.metric for figure in results.figures))
-    variants = list(dict.fromkeys(figure.variant for figure in results.figures))
+    ratios = any(variant.of for variant in variants)
     rows: list[list[str]] = []
     for variant in variants:
         for system in results.systems.values():
-            values = [results.rounds(variant, system.short, metric).values() for metric in metrics]
-            if any(values):
-                cells = [number(median(found)) if found else "" for found in values]
-                rows.append([titles.get(variant, variant), system.name, *cells])
-    return _table(["", "system", *metrics], rows, right_from=2)
+            found = [results.rounds(variant.name, system.short, metric) for metric in metrics]
+            if not any(found):
+                continue
+            row = [titles[variant.name], system.name, *(_spread(values) for values in found)]
+            if ratios:
+                baseline = results.rounds(variant.of, system.short, metrics[0])
+                ratio = median_ratio(found[0], baseline) if variant.of else None
+                row.append("" if ratio is None else f"{ratio:.2f} of {titles[variant.of]}")
+            rows.append(row)
+    heads = ["", "system", *metrics, *(["ratio"] if ratios else [])]
+    return _table(heads, rows, right_from=2)
+
+
+def _spread(values: Mapping[int, float]) -> str:
+    """Return the median of the rounds, and the least and the greatest if there are several."""
+    if not values:
+        return ""
+    middle = number(statistics.median(values.values()))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({number(min(values.values()))} - {number(max(values.values()))})"
 
 
 def _bars(section: Section) -> Iterable[list[str]]:
     for bar in section.scenario.bars:
         verdict, reading = bar.judge(section.results)
-        text = "" if reading is None else f"{number(reading.value)} {reading.note}".rstrip()
+        figure = "" if reading.value is None else number(reading.value)
+        text = f"{figure} {reading.note}".strip()
         yield [bar.text, text, verdict if verdict == "met" else f"**{verdict}**"]
 
 

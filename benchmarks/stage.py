@@ -10,16 +10,29 @@ from benchmarks.pgbench import BenchmarkError
 from benchmarks.system import Database, System, UnavailableError
 
 
+@contextmanager
+def altered(server: Server, settings: Mapping[str, str]) -> Generator[None, None, None]:
+    """Let the server run with other settings within the block."""
+    try:
+        for name, value in settings.items():
+            server.psql(f"alter system set {name} = '{value}'")
+        server.psql("select pg_reload_conf()")
+        yield
+    finally:
+        for name in settings:
+            server.psql(f"alter system reset {name}")
+        server.psql("select pg_reload_conf()")
+
+
 class Stage:
-    """One system on the server: a database with its queue, and one with a backlog, to copy."""
+    """One system on the server: a database with its queue, and some with backlogs, to copy."""
 
     def __init__(self, server: Server, short: str, system: System) -> None:
         self.short = short
         self.system = system
         self.server = server
         self._empty = Database(server=server, name=f"bench_{short}")
-        self._filled = Database(server=server, name=f"bench_{short}_filled")
-        self._jobs = 0
+        self._filled: dict[int, Database] = {0: self._empty}
         self.statements: Mapping[str, str] = {}
 
     def participant(self) -> Participant:
@@ -43,50 +56,49 @@ class Stage:
         with self._blamed("install"):
             self.system.install(self._empty)
             self.statements = dict(self.system.statements(self._empty))
+            self._empty.psql("vacuum (analyze)")
 
     @contextmanager
     def database(self, backlog: int = 0, *, label: str = "run") -> Generator[Database, None, None]:
-        """Lend a fresh copy of the queue with about that many ready jobs, checkpointed.
+        """Lend a fresh copy of the queue with that many ready jobs, checkpointed.
 
-        There may be up to twice as many. Copies of different labels can be lent together.
+        Copies of different labels can be lent together.
         """
-        if backlog > 0:
-            self._fill(backlog)
-        source = self._filled if backlog > 0 else self._empty
         copy = Database(server=self.server, name=f"bench_{self.short}_{label}")
-        self._copy(source, copy)
+        self._copy(self._fill(backlog), copy)
         try:
             copy.psql("checkpoint")
             yield copy
         finally:
             self._drop(copy)
 
-    def ready(self, database: Database) -> int:
-        """Return how many jobs are to be done."""
-        with self._blamed("ready"):
-            return self.system.ready(database)
+    def live(self, database: Database) -> int:
+        """Return how many jobs are not finished."""
+        with self._blamed("live"):
+            return self.system.live(database)
 
-    def close(self) -> None:
-        """Drop the databases."""
-        for database in (self._filled, self._empty):
-            self._drop(database)
+    def drop_backlogs(self) -> None:
+        """Drop the databases that copies with jobs were made of."""
+        while len(self._filled) > 1:
+            self._drop(self._filled.popitem()[1])
 
     def fill(self, database: Database, jobs: int) -> None:
         """Add ready jobs to a lent database."""
         with self._blamed("fill"):
             self.system.fill(database, jobs)
 
-    def _fill(self, jobs: int) -> None:
-        if jobs <= self._jobs <= 2 * jobs:
-            return
-        if self._jobs == 0 or self._jobs > jobs:
-            self._jobs = 0
-            self._copy(self._empty, self._filled)
-        self.fill(self._filled, jobs - self._jobs)
-        self._filled.psql("vacuum (analyze)")
-        self._jobs = jobs
-        if (ready := self.ready(self._filled)) != jobs:
-            raise BenchmarkError(f"{ready} jobs are ready after {jobs} were added")
+    def _fill(self, jobs: int) -> Database:
+        """Return a database with that many jobs, which is kept; it grows from a smaller one."""
+        if jobs not in self._filled:
+            smaller = max(size for size in self._filled if size < jobs)
+            database = Database(server=self.server, name=f"bench_{self.short}_{jobs}")
+            self._copy(self._filled[smaller], database)
+            self.fill(database, jobs - smaller)
+            database.psql("vacuum (analyze)")
+            if (live := self.live(database)) != jobs:
+                raise BenchmarkError(f"{live} jobs are there after {jobs} were added")
+            self._filled[jobs] = database
+        return self._filled[jobs]
 
     def _copy(self, source: Database, target: Database) -> None:
         self._drop(target)

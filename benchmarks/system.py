@@ -17,6 +17,12 @@ Kind = Literal["own", "yardstick", "peer"]
 
 PAYLOAD = '{"order_id":42,"note":"hello world payload"}'
 
+# A batch of payloads as an array of jsonb, each of which the server parses, as it would if a
+# client had sent them.
+PAYLOADS = (
+    f"array(select p::jsonb from unnest(array_fill('{PAYLOAD}'::text, array[:batch::int])) p)"
+)
+
 
 class UnavailableError(Exception):
     """The system is not installed or does not run here; the text is the reason, for the report."""
@@ -96,8 +102,11 @@ class System(Protocol):
         """Add that many ready jobs, by the fastest way there is; leaves no connection open."""
         ...
 
-    def ready(self, database: Database) -> int:
-        """Return how many jobs are to be done: how a run is checked to have done real work."""
+    def live(self, database: Database) -> int:
+        """Return how many jobs are not finished, the claimed ones included.
+
+        So a run is checked to have done real work: a completion that matched nothing shows.
+        """
         ...
 
     def tables(self) -> Sequence[str]:

@@ -25,6 +25,22 @@ select coalesce(sum(pg_total_relation_size(c.oid)), 0),
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How many jobs were live at a time, in seconds since the Unix epoch."""
+
+    at: float
+    live: int
+
+
+def completed(run: Run, jobs: int, first: Look, last: Look) -> float:
+    """Return how many jobs were completed between two looks at the queue.
+
+    They are those that the run enqueued, so many `jobs` by each transaction, and that are gone.
+    """
+    return jobs * run.between(first.at, last.at) - (last.live - first.live)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """What a queue's tables took at a time, in seconds since the start, indexes included."""
 

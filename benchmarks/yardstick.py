@@ -38,8 +38,8 @@ class Yardstick:
             f" select $${PAYLOAD}$$::jsonb from generate_series(1, {jobs:d})"
         )
 
-    def ready(self, database: Database) -> int:
-        """Return how many jobs there are, the claimed ones, too."""
+    def live(self, database: Database) -> int:
+        """Return how many jobs there are: they go when they are completed."""
         return int(database.psql(f"select count(*) from {self.schema}.job"))
 
     def tables(self) -> Sequence[str]:

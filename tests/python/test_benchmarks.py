@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.capture import Statement, bound, gset
 from benchmarks.figures import (
     Bar,
     Failure,
@@ -12,6 +13,7 @@ from benchmarks.figures import (
     Reading,
     Results,
     median_ratio,
+    number,
     of_every_peer,
     of_itself,
     of_system,
@@ -19,10 +21,11 @@ from benchmarks.figures import (
     percentile,
 )
 from benchmarks.offered import Observed, Tick
-from benchmarks.pgbench import BenchmarkError, Run, render
-from benchmarks.report import Section, number
+from benchmarks.pgbench import BenchmarkError, Run, read_seconds, render
+from benchmarks.report import Section
 from benchmarks.report import render as render_report
-from benchmarks.scenario import Scenario, Throughput
+from benchmarks.scenario import Scenario, Throughput, Variant
+from benchmarks.watch import Look, completed
 
 SYSTEMS = {
     "pgq": Participant(short="pgq", name="pgq", kind="own", version="1.0"),
@@ -69,6 +72,61 @@ def test_transactions_between_two_times_have_parts_of_seconds() -> None:
     assert run.between(0, 100) == 0
 
 
+def test_what_counts_begins_with_the_first_whole_second_after_the_warm_ones() -> None:
+    run = Run(transactions=0, seconds=0, counts={100: 1, 101: 2, 102: 10, 103: 20, 104: 7})
+    assert run.per_second(1, 2) == 15
+    assert run.per_second(0, 4) == 39 / 4
+    for warm, seconds in ((1, 4), (4, 1)):
+        with pytest.raises(BenchmarkError, match="too late"):
+            run.per_second(warm, seconds)
+    with pytest.raises(BenchmarkError, match="too late"):
+        Run(transactions=0, seconds=0).per_second(0, 1)
+
+
+def test_logs_of_all_threads_are_added_and_the_greatest_lag_is_kept() -> None:
+    lines = ["100 10 900 9 50 200 700 7 20 3000 0 0 0 0 0 0", "100 5 400 4 60 90 70 7 20 4500 0"]
+    lines += ["101 7 900 9 50 200 0 0 0 0 0 0 0 0 0 0"]
+    counts, lags = read_seconds(lines)
+    assert counts == {100: 15, 101: 7}
+    assert lags == {100: 4.5, 101: 0}
+    run = Run(transactions=22, seconds=2, counts=counts, lags=lags)
+    assert (run.lag(100, 101), run.lag(100.5, 102), run.lag(102, 103)) == (4.5, 0, 0)
+
+
+def test_logs_without_a_rate_had_no_lag_before_postgresql_15() -> None:
+    assert read_seconds(["100 10 900 9 50 200", "100 2 900 9 50 200"]) == ({100: 12}, {})
+
+
+def test_a_job_counts_when_it_is_completed_and_not_when_its_transaction_ends() -> None:
+    run = Run(transactions=30, seconds=3, counts={100: 10, 101: 10, 102: 10})
+    first, last = Look(at=100.5, live=1000), Look(at=102.5, live=1040)
+    assert completed(run, 10, first, last) == 160
+
+
+def test_parameters_are_replaced_outside_of_strings_names_and_comments() -> None:
+    statement = Statement(
+        text="""select '$1', "$2", $1::text -- $2""" + "\n" + "from f($2, $3 /* $1 */);",
+        parameters=("it's", None, ":id"),
+    )
+    assert bound(statement).splitlines() == [
+        """select '$1', "$2", 'it''s'::text  """,
+        r"from f(NULL, E'\x3aid'  )",
+    ]
+    assert bound(statement, {2: ":ids"}).splitlines()[1] == r"from f(:ids, E'\x3aid'  )"
+
+
+def test_colons_that_pgbench_would_take_for_variables_are_hidden() -> None:
+    statement = Statement(text=r"""select a[b:c], d::int, '10:30', 'at:noon\'""")
+    assert bound(statement) == r"""select a[b: c], d::int, '10:30', E'at\x3anoon\\'"""
+
+
+def test_claimed_rows_become_variables_and_a_with_stays_at_the_top() -> None:
+    taken = "taken as (\n{}\n)\nselect count(*) as claimed from taken \\gset"
+    assert gset("select 1", {"claimed": "count(*)"}) == "with " + taken.format("select 1")
+    text = gset("with a as (select (1)), b as (select 2)\nupdate job", {"claimed": "count(*)"})
+    assert text == "with a as (select (1)), b as (select 2),\n" + taken.format("update job")
+
+
 def test_a_bar_can_compare_two_variants_and_look_at_a_figure_itself() -> None:
     results = Results(systems=SYSTEMS)
     for variant, value in (("two", 10.0), ("one", 16.0)):
@@ -77,13 +135,16 @@ def test_a_bar_can_compare_two_variants_and_look_at_a_figure_itself() -> None:
     assert bar.judge(results) == ("met", Reading(value=1.6))
     bar = of_itself(15, text="bytes", metric="jobs/s", variant="one", at_most=True)
     assert bar.judge(results) == ("missed", Reading(value=16.0))
-    assert of_itself(1, text="bytes", metric="bytes").judge(results)[0] == "not measured"
+    assert of_itself(1, text="bytes", metric="bytes").judge(results) == (
+        "not measured",
+        Reading(value=None),
+    )
 
 
 def test_completed_jobs_are_those_enqueued_and_not_waiting() -> None:
     ticks = [
-        Tick(at=100.0 + second, ready=ready, bytes=0, dead_tuples=0, cpu=second / 100)
-        for second, ready in ((0, 0), (1, 5), (2, 1))
+        Tick(at=100.0 + second, live=live, bytes=0, dead_tuples=0, cpu=second / 100)
+        for second, live in ((0, 0), (1, 5), (2, 1))
     ]
     produced = Run(transactions=20, seconds=2, counts={100: 10, 101: 10})
     seen = Observed(start=100.0, produced=produced, ticks=ticks, waits=[(100.5, 3), (101.5, 4)])
@@ -104,7 +165,27 @@ def test_every_peer_means_the_best_one_with_a_life_cycle_where_that_is_asked_for
 def test_a_system_that_failed_in_a_later_round_has_no_figure() -> None:
     results = make_results({"pgq": [10, 10], "floor": [10]})
     results.add(Failure(variant="", system="floor", reason="deadlock"))
-    assert of_system("floor", 0.5, name="the floor").judge(results) == ("not measured", None)
+    assert of_system("floor", 0.5, name="the floor").judge(results) == (
+        "not measured",
+        Reading(value=None),
+    )
+
+
+def test_a_bar_is_missed_where_pgq_itself_failed() -> None:
+    results = make_results({"floor": [10], "quick": [10]})
+    results.add(Failure(variant="", system="pgq", reason="deadlock"))
+    for bar in (of_system("floor", 0.5, name="the floor"), of_every_peer()):
+        assert bar.judge(results) == ("missed", Reading(value=None, note="failed"))
+    bar = of_variant("", 1.5, text="one call", variant="one")
+    assert bar.judge(results)[0] == "missed"
+    assert of_itself(1, text="other", metric="MB", variant="one").judge(results)[0] != "missed"
+
+
+def test_a_peer_that_failed_is_named_beside_the_best_of_the_others() -> None:
+    results = make_results({"pgq": [90], "quick": [60], "log": [100]})
+    results.add(Failure(variant="", system="log", reason="deadlock"))
+    _, reading = of_every_peer().judge(results)
+    assert reading == Reading(value=1.5, note="of Quick, the best of 1; failed: Log")
 
 
 def test_a_bar_can_be_an_upper_limit() -> None:
@@ -145,7 +226,7 @@ def test_the_report_has_figures_and_verdicts() -> None:
         "| Quick | 2.0 | 45.0 | 45.0 - 45.0 | 0.45 | 0.50 |",
         "* Log failed: a \\| b",
         "| >= 0.95 of the floor | 0.9 | **missed** |",
-        "| >= every peer | 2 of Quick, the best of 1 | met |",
+        "| >= every peer | 2 of Quick, the best of 1; failed: Log | met |",
         "![Enqueue](plots/enqueue.svg)",
     ):
         assert line in text.splitlines()
@@ -168,6 +249,33 @@ def test_a_matrix_has_variants_in_rows_and_metrics_in_columns() -> None:
         "|  | system | p50 ms | buffers |",
         "|  | pgq | 0.5 | 120 |",
         "|  | floor | 2 |  |",
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_matrix_has_the_spread_of_several_rounds_and_ratios_within_them() -> None:
+    results = Results(systems=SYSTEMS)
+    for variant, values in (("two", (10, 20, 30)), ("one", (30, 20, 45))):
+        for turn, value in enumerate(values):
+            results.add(Figure(variant=variant, system="pgq", round=turn, value=value))
+    scenario = Throughput(
+        title="",
+        description="",
+        variants=[Variant(name="two", title="two calls"), Variant(name="one", of="two")],
+        settings={"autovacuum": "off"},
+        matrix=True,
+    )
+    text = render_report(
+        remark="",
+        environment={},
+        systems=[],
+        sections=[Section(scenario=scenario, results=results)],
+    )
+    for line in (
+        "The server runs with autovacuum = off here.",
+        "|  | system | jobs/s | ratio |",
+        "| two calls | pgq | 20.0 (10.0 - 30.0) |  |",
+        "| one | pgq | 30.0 (20.0 - 45.0) | 1.50 of two calls |",
     ):
         assert line in text.splitlines()
 

@@ -26,10 +26,11 @@ class Blocked(Disturbed):
     def phases(self, context: Context, stage: Stage, variant: Variant) -> Phases | None:
         """Return 5 minutes for pg_dump, less for the others."""
         if context.quick:
-            return Phases(clean=2, disturbed=6, last=3) if stage.short == "pgq" else None
+            return Phases(clean=2, disturbed=2, last=1) if stage.short == "pgq" else None
+        if stage.short == "pgq" and variant.name == "dump":
+            return Phases(clean=20, disturbed=300, last=60)
         if stage.short == "pgq":
-            seconds = 300 if variant.name == "dump" else 90
-            return Phases(clean=30, disturbed=seconds, last=60)
+            return Phases(clean=20, disturbed=75, last=60, rounds=3)
         if stage.short == "textbook":
             return Phases(clean=10, disturbed=30, last=20)
         return None
@@ -58,9 +59,10 @@ SCENARIO = Blocked(
         "The closed loop, first undisturbed, then with: pg_dump, which runs for 5 minutes; 4 "
         "readers that read the queue's table and keep their REPEATABLE READ transactions open for "
         "20 s, one beginning every 5 s; a transaction that has enqueued and stays open; a "
-        "replication slot that keeps the xmin of a standby that is gone. 90 s each unless told "
+        "replication slot that keeps the xmin of a standby that is gone. 75 s each unless told "
         "otherwise, 30 s for the textbook table. What counts is the last minute, of the textbook "
-        "table the last 20 s. One round."
+        "table the last 20 s. 3 rounds, one with pg_dump and of the textbook table. A job counts "
+        "when it is completed."
     ),
     variants=[Variant(name=name, title=title) for name, title in _VARIANTS.items()],
     bars=[

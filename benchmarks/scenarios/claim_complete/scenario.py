@@ -17,13 +17,14 @@ SCENARIO = Throughput(
     title="Claim and complete",
     description=(
         "4 clients claim a batch in one transaction and complete it in a second one, on a backlog "
-        "that outlasts the run. Scripts take ids and receipts to the client, not the payloads."
+        "that outlasts the run and is the same for all. Scripts take ids and receipts to "
+        "the client, not the payloads."
     ),
     variants=[
-        Variant(name=batch, title=f"batch {batch}", variables={"batch": batch})
-        for batch in ("1", "10", "100")
+        Variant(name=batch, title=f"batch {batch}", variables={"batch": batch, "backlog": backlog})
+        for batch, backlog in (("1", "20000"), ("10", "60000"), ("100", "150000"))
     ],
     takes="batch",
-    backlog=40_000,
+    backlog="backlog",
     bars=[*_bars("1", 1.0), *_bars("10", 1.2), *_bars("100", 1.2)],
 )

@@ -1,2 +1,2 @@
 insert into floor.job (payload)
-select unnest(array_fill('{{payload}}'::jsonb, array[{{batch}}]));
+select unnest({{payloads}});

@@ -1,1 +1,1 @@
-select count(*) from pgq_enqueue_many(array_fill('{{payload}}'::jsonb, array[{{batch}}]));
+select count(*) from pgq_enqueue_many({{payloads}});

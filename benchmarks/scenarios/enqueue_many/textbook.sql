@@ -1,2 +1,2 @@
 insert into textbook.job (payload)
-select unnest(array_fill('{{payload}}'::jsonb, array[{{batch}}]));
+select unnest({{payloads}});

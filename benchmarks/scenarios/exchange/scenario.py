@@ -8,7 +8,12 @@ def _variants(batch: str) -> list[Variant]:
     variables = {"batch": batch, "ids": "{}", "tokens": "{}"}
     return [
         Variant(name=f"two_{batch}", title=f"two calls, batch {batch}", variables=variables),
-        Variant(name=f"one_{batch}", title=f"one call, batch {batch}", variables=variables),
+        Variant(
+            name=f"one_{batch}",
+            title=f"one call, batch {batch}",
+            variables=variables,
+            of=f"two_{batch}",
+        ),
     ]
 
 

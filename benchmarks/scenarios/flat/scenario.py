@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from benchmarks import pgbench
-from benchmarks.figures import Bar, Figure, median, of_variant
+from benchmarks.figures import Bar, Figure, of_variant
 from benchmarks.pgbench import BenchmarkError
 from benchmarks.scenario import Context, Found, Scenario, Variant
 from benchmarks.stage import Stage
@@ -34,7 +35,7 @@ class _Case:
 
     @property
     def variant(self) -> Variant:
-        return Variant(name=self.name, title=self.title)
+        return Variant(name=self.name, title=self.title, quick=self.quick)
 
 
 _CASES = (
@@ -61,19 +62,16 @@ class Flat(Scenario):
     def _run(self, context: Context, stage: Stage) -> Iterator[Found]:
         with ExitStack() as stack:
             databases: dict[_Case, Database] = {}
-            failures: list[Found] = []
             for case in _CASES:
                 if not _takes_part(context, stage, case):
                     continue
                 databases[case] = stack.enter_context(stage.database(label=case.name))
                 prepare = partial(_prepare, context, stage, case, databases[case])
-                failures += context.attempt(stage, case.variant, prepare)
-            for number in range(context.rounds):
+                yield from context.attempt(stage, case.variant, prepare)
+            for turn in range(context.rounds):
                 for case, database in databases.items():
-                    if not any(failure.variant == case.name for failure in failures):
-                        measure = partial(_measure, context, stage, database, case.name, number)
-                        yield from context.attempt(stage, case.variant, measure)
-            yield from failures
+                    measure = partial(_measure, context, stage, database, case.name, turn)
+                    yield from context.attempt(stage, case.variant, measure)
 
 
 def _takes_part(context: Context, stage: Stage, case: _Case) -> bool:
@@ -101,7 +99,7 @@ def _prepare(context: Context, stage: Stage, case: _Case, database: Database) ->
 
 
 def _measure(
-    context: Context, stage: Stage, database: Database, variant: str, number: int
+    context: Context, stage: Stage, database: Database, variant: str, turn: int
 ) -> list[Found]:
     claim = context.script(stage, Variant(name="claim")) or ""
     run = pgbench.run(database, claim, transactions=_CLAIMS, clients=1, log=True)
@@ -109,8 +107,8 @@ def _measure(
     buffers = _buffers(database, claim)
     _restore(context, stage, database, 10 * _EXPLAINED)
     return [
-        Figure(variant=variant, system=stage.short, round=number, value=value, metric=metric)
-        for metric, value in ((_P50, median(run.latencies())), (_BUFFERS, buffers))
+        Figure(variant=variant, system=stage.short, round=turn, value=value, metric=metric)
+        for metric, value in ((_P50, statistics.median(run.latencies())), (_BUFFERS, buffers))
     ]
 
 
@@ -134,7 +132,7 @@ def _buffers(database: Database, claim: str) -> float:
         top = plan["Plan"]
         plans.append(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
         position = end + len(output[end:]) - len(output[end:].lstrip())
-    return median(plans[_EXPLAINED // 2 :])
+    return statistics.median(plans[_EXPLAINED // 2 :])
 
 
 def _bars() -> Iterator[Bar]:
@@ -153,10 +151,11 @@ def _bars() -> Iterator[Bar]:
 SCENARIO = Flat(
     title="A claim of 10, whatever else there is",
     description=(
-        "One client, synchronous_commit off, 90 claims a round, the cases by turns; what was "
-        "claimed is completed and as many jobs added after each round. Buffers are the pages that "
-        "EXPLAIN (ANALYZE, BUFFERS) counts for a claim, nested statements included. A quick run "
-        "has a tenth of the scheduled, leased and archived jobs, and no case of 10 M."
+        "One client, synchronous_commit off, 90 claims a round, one system after the other and its "
+        "cases by turns; what was claimed is completed and as many jobs added after each round. "
+        "Buffers are the pages that EXPLAIN (ANALYZE, BUFFERS) counts for a claim, nested "
+        "statements included. A quick run has a tenth of the scheduled, leased and archived jobs, "
+        "and no case of 10 M."
     ),
     variants=[case.variant for case in _CASES],
     matrix=True,

@@ -1,5 +1,5 @@
 insert into floor.job (payload)
-select unnest(array_fill('{{payload}}'::jsonb, array[{{batch}}]));
+select unnest({{payloads}});
 with claimed as (
     delete from floor.job
      where id in (

@@ -1,5 +1,5 @@
 insert into textbook.job (payload)
-select unnest(array_fill('{{payload}}'::jsonb, array[{{batch}}]));
+select unnest({{payloads}});
 with claimed as (
     update textbook.job
        set status = 'active', claimed_at = now()

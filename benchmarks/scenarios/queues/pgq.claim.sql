@@ -1,2 +1,2 @@
 \set number random(1, :queues)
-select * from pgq_dequeue(10, '1 hour', 'q' || :number);
+select * from pgq_dequeue(10, '1 hour', 'q' || :number, worker => 'bench');

@@ -85,6 +85,8 @@ class _Awa:
         insert = bound(only(log, "insert_job_compat")[0], {2: queue}) + ";"
         claim = only(log, r"from awa\.claim_ready_runtime\(")[0]
         head = only(log, r"set_sequence_next")[0]
+        if head.parameters[4] is not None:
+            raise UnavailableError("its worker expects the head of a queue to be somewhere")
         lock = only(log, r"awa\.receipt\.complete")[0]
         complete = only(log, r"completed\(\s*claim_slot")[0]
         slot = database.psql("select current_slot from awa.claim_ring_state")
@@ -135,11 +137,14 @@ class _Awa:
 
         _with_client(database, work)
 
-    def ready(self, database: Database) -> int:
-        async def work(client: Any) -> int:
-            return sum(stat.available for stat in await client.queue_stats())
-
-        return int(_with_client(database, work))
+    def live(self, database: Database) -> int:
+        """Return its entries less the finished ones: its own count leaves the claimed ones out."""
+        return int(
+            database.psql(
+                "select (select count(*) from awa.ready_entries)"
+                " - (select count(*) from awa.terminal_jobs)"
+            )
+        )
 
     def tables(self) -> Sequence[str]:
         return ("awa.%",)

@@ -80,13 +80,9 @@ class _Chancy:
             f" for i in 1..{jobs:d} loop {self._push} into v_id; end loop; end $fill$"
         )
 
-    def ready(self, database: Database) -> int:
-        return int(
-            database.psql(
-                "select count(*) from chancy_jobs where state in ('pending', 'retrying')"
-                " and attempts < max_attempts and scheduled_at <= now()"
-            )
-        )
+    def live(self, database: Database) -> int:
+        states = "('pending', 'running', 'retrying')"
+        return int(database.psql(f"select count(*) from chancy_jobs where state in {states}"))
 
     def tables(self) -> Sequence[str]:
         return ("public.chancy_%",)

@@ -55,13 +55,8 @@ class _GraphileWorker:
     def fill(self, database: Database, jobs: int) -> None:
         node.run(_PROGRAM, database, ["fill", PAYLOAD, str(jobs)])
 
-    def ready(self, database: Database) -> int:
-        return int(
-            database.psql(
-                "select count(*) from graphile_worker.jobs"
-                " where locked_at is null and attempts < max_attempts and run_at <= now()"
-            )
-        )
+    def live(self, database: Database) -> int:
+        return int(database.psql("select count(*) from graphile_worker.jobs"))
 
     def tables(self) -> Sequence[str]:
         return ("graphile_worker.%",)

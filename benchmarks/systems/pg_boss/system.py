@@ -51,11 +51,10 @@ class _PgBoss:
     def fill(self, database: Database, jobs: int) -> None:
         node.run(_PROGRAM, database, ["fill", PAYLOAD, str(jobs)])
 
-    def ready(self, database: Database) -> int:
+    def live(self, database: Database) -> int:
         return int(
             database.psql(
-                "select count(*) from pgboss.job"
-                " where name = 'bench' and state < 'active' and start_after <= now()"
+                "select count(*) from pgboss.job where name = 'bench' and state < 'completed'"
             )
         )
 

@@ -37,8 +37,8 @@ class Pgq:
         rest = range(jobs, 0, -10_000)
         database.psql("\n".join(call.format(PAYLOAD, min(left, 10_000)) for left in rest))
 
-    def ready(self, database: Database) -> int:
-        """Return how many jobs are live: one that was claimed and not completed counts, too."""
+    def live(self, database: Database) -> int:
+        """Return how many jobs are in the table of the live ones."""
         return int(database.psql("select count(*) from pgq.job"))
 
     def tables(self) -> Sequence[str]:

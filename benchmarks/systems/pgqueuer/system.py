@@ -90,10 +90,9 @@ class _PgQueuer:
 
         _with_queries(database, work)
 
-    def ready(self, database: Database) -> int:
+    def live(self, database: Database) -> int:
         async def work(queries: Any) -> int:
-            sizes = await queries.queue_size()
-            return sum(size.count for size in sizes if size.status == "queued")
+            return sum(size.count for size in await queries.queue_size())
 
         return _with_queries(database, work)
 

@@ -11,12 +11,12 @@ from importlib.metadata import version
 from typing import Any
 
 from benchmarks.capture import bound, gset, only, recorded
-from benchmarks.system import PAYLOAD, Database, Kind, System, load
+from benchmarks.system import PAYLOAD, PAYLOADS, Database, Kind, System, load
 
 _CHUNK = 10_000
-_JOB = (
-    f"array_fill(row('default', 'bench', 0, null, null, '{PAYLOAD}', null)"
-    "::procrastinate_job_to_defer_v1, array[:batch::int])"
+_JOBS = (
+    "array(select row('default', 'bench', 0, null, null, payload, null)"
+    f"::procrastinate_job_to_defer_v1 from unnest({PAYLOADS}) payload)"
 )
 
 
@@ -59,7 +59,7 @@ class _Procrastinate:
         complete = only(log, "procrastinate_finish_job")[-1]
         return {
             "enqueue_one": bound(one) + ";",
-            "enqueue_many": bound(many, {1: _JOB}) + ";",
+            "enqueue_many": bound(many, {1: _JOBS}) + ";",
             "claim": gset(bound(claim), {"id": "max(id)"}),
             "complete": bound(complete, {1: ":id"}) + ";",
         }
@@ -72,8 +72,12 @@ class _Procrastinate:
 
         _with_app(database, work)
 
-    def ready(self, database: Database) -> int:
-        return int(database.psql("select count(*) from procrastinate_jobs where status = 'todo'"))
+    def live(self, database: Database) -> int:
+        return int(
+            database.psql(
+                "select count(*) from procrastinate_jobs where status in ('todo', 'doing')"
+            )
+        )
 
     def tables(self) -> Sequence[str]:
         return ("public.procrastinate_%",)

@@ -13,14 +13,14 @@ from benchmarks.system import PAYLOAD, Database, Kind, System, UnavailableError
 
 
 class _SkytoolsPgq:
-    name = "Skytools PgQ"
+    name = "Skytools PgQ (PL only)"
     url = "https://github.com/pgq/pgq"
     kind: Kind = "peer"
     lifecycle = False
     notes = (
-        "Without its libraries in C, which Debian has for PostgreSQL 15 only. Ticks cut batches, "
-        "and one consumer takes them one by one, so there is no claim to compare; it has no call "
-        "for many events."
+        "In PL/pgSQL, without its libraries in C, which Debian has for PostgreSQL 15 only. Ticks "
+        "cut batches, and one consumer takes them one by one, so there is no claim to compare; it "
+        "has no call for many events."
     )
 
     def version(self) -> str:
@@ -41,7 +41,7 @@ class _SkytoolsPgq:
             f" from generate_series(1, {jobs:d})"
         )
 
-    def ready(self, database: Database) -> int:
+    def live(self, database: Database) -> int:
         """Return the events that are there: none is ever consumed here."""
         return int(database.psql("select count(*) from pgq.event_template"))
 

@@ -1,0 +1,1 @@
+select count(*) from pgq.job where worker = 'bench';
