@@ -69,6 +69,11 @@ async def drop_with_dead(queue: pgq.Queue) -> None:
     await queue.drop()
 
 
+async def enqueue_twice(queue: pgq.Queue) -> None:
+    await queue.enqueue(1, dedupe_key="k")
+    await queue.enqueue(2, dedupe_key="k", on_duplicate="error")
+
+
 CASES = [
     Case("create twice", "42710", pgq.QueueExists, lambda q: q.create()),
     Case("drop in use", "55006", pgq.QueueInUse, drop_in_use),
@@ -78,10 +83,14 @@ CASES = [
     Case("claim unknown", "P0002", pgq.UnknownJob, lambda q: q.claim(987654321)),
     Case("claim scheduled", "55000", pgq.NotClaimable, claim_scheduled),
     Case("claim paused", "55000", pgq.NotClaimable, claim_paused),
-    Case("dedupe_key", "0A000", pgq.NotSupported, lambda q: q.enqueue(1, dedupe_key="k")),
+    Case("dedupe_key", "22023", pgq.InvalidArgument, lambda q: q.enqueue(1, dedupe_key="")),
+    Case("duplicate", "23505", pgq.DuplicateKey, enqueue_twice),
     Case("group_key", "0A000", pgq.NotSupported, lambda q: q.enqueue(1, group_key="k")),
     Case(
-        "dedupe_keys", "0A000", pgq.NotSupported, lambda q: q.enqueue_many([1], dedupe_keys=["k"])
+        "dedupe_keys",
+        "22023",
+        pgq.InvalidArgument,
+        lambda q: q.enqueue_many([1], dedupe_keys=["k", "l"]),
     ),
     Case("group_keys", "0A000", pgq.NotSupported, lambda q: q.enqueue_many([1], group_keys=["k"])),
     Case("priority", "22003", pgq.InvalidArgument, lambda q: q.enqueue(1, priority=32768)),

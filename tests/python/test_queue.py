@@ -56,6 +56,20 @@ async def test_job_has_the_columns_of_the_claim(queue: pgq.Queue) -> None:
         job.payload = 2  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
 
 
+async def test_a_dedupe_key_is_taken_while_its_job_lives_and_for_dedupe_for(
+    queue: pgq.Queue,
+) -> None:
+    await queue.configure(dedupe_for=timedelta(hours=1))
+    first = await queue.enqueue(1, dedupe_key="k")
+    assert await queue.enqueue(2, dedupe_key="k") == first
+    assert await queue.enqueue_many([3, 4], dedupe_keys=["l", "k"]) == [first + 1, first]
+    assert await queue.enqueue(5, dedupe_key="k", on_duplicate="replace") == first
+    jobs = await queue.dequeue(5)
+    assert [(job.dedupe_key, job.payload) for job in jobs] == [("k", 5), ("l", 3)]
+    await queue.complete(jobs[0])
+    assert await queue.enqueue(6, dedupe_key="k") == first
+
+
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
 async def test_payloads_pass_whatever_codec_the_connection_has(
     connection: asyncpg.Connection[Any], codec: str

@@ -10,12 +10,14 @@ insert into expected values
 ('pgq_enqueue(payload jsonb, queue text DEFAULT ''default''::text, priority integer DEFAULT 0, '
  'run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
  'dedupe_key text DEFAULT NULL::text, group_key text DEFAULT NULL::text, '
- 'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb)', 'bigint'),
+ 'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb, '
+ 'on_duplicate text DEFAULT ''keep''::text)', 'bigint'),
 ('pgq_enqueue_many(payloads jsonb[], queue text DEFAULT ''default''::text, '
  'priority integer DEFAULT 0, '
  'run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
  'dedupe_keys text[] DEFAULT NULL::text[], group_keys text[] DEFAULT NULL::text[], '
- 'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb)', 'SETOF bigint'),
+ 'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb, '
+ 'on_duplicate text DEFAULT ''keep''::text)', 'SETOF bigint'),
 ('pgq_dequeue(batch integer DEFAULT 1, timeout interval DEFAULT ''00:00:30''::interval, '
  'queue text DEFAULT ''default''::text, worker text DEFAULT NULL::text)', 'SETOF pgq_job'),
 ('pgq_dequeue(batch integer, timeout interval, queues text[], worker text DEFAULT NULL::text)',
@@ -41,12 +43,14 @@ insert into expected values
  'backoff_factor double precision DEFAULT 2, '
  'backoff_max interval DEFAULT ''01:00:00''::interval, '
  'keep_completed interval DEFAULT ''1 day''::interval, '
- 'keep_dead interval DEFAULT ''30 days''::interval, max_active integer DEFAULT 0)', 'void'),
+ 'keep_dead interval DEFAULT ''30 days''::interval, max_active integer DEFAULT 0, '
+ 'dedupe_for interval DEFAULT ''00:00:00''::interval)', 'void'),
 ('pgq_configure_queue(name text, max_attempts integer DEFAULT NULL::integer, '
  'backoff_base interval DEFAULT NULL::interval, '
  'backoff_factor double precision DEFAULT NULL::double precision, '
  'backoff_max interval DEFAULT NULL::interval, keep_completed interval DEFAULT NULL::interval, '
- 'keep_dead interval DEFAULT NULL::interval, max_active integer DEFAULT NULL::integer)', 'void'),
+ 'keep_dead interval DEFAULT NULL::interval, max_active integer DEFAULT NULL::integer, '
+ 'dedupe_for interval DEFAULT NULL::interval)', 'void'),
 ('pgq_drop_queue(name text, force boolean DEFAULT false)', 'void'),
 ('pgq_pause(queue text)', 'void'),
 ('pgq_resume(queue text)', 'void'),

@@ -112,7 +112,7 @@ select is_empty(
          join pg_index i on i.indrelid = r.oid, unnest(i.indkey) k (number)
          join pg_attribute a on a.attnum = k.number
         where r.relname ~ '^job_\d' and a.attrelid = r.oid
-          and a.attname not in ('lane', 'id', 'due') $$,
+          and a.attname not in ('lane', 'id', 'due', 'dedupe_key', 'dedupe_queue_id') $$,
     'no index of a slot covers what a claim or a heartbeat changes, so that both are HOT updates');
 select is_empty(
     $$ select r.oid::regclass from relation r

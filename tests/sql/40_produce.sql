@@ -2,7 +2,7 @@
  * pgq_enqueue, pgq_enqueue_many.
  */
 begin;
-select plan(56);
+select plan(65);
 \ir support/clock.psql
 
 -- What a job is like.
@@ -85,7 +85,12 @@ select throws_ok('select pgq_enqueue(' || arguments || ')', code, null, 'enqueue
     ($$ '1', max_attempts => 32768 $$, '22023', 'more attempts than smallint are refused'),
     ($$ '1', headers => '[]' $$, '22023', 'headers that are no object are refused'),
     ($$ '1', headers => 'null' $$, '22023', 'JSON null is no object'),
-    ($$ '1', dedupe_key => 'k' $$, '0A000', 'keys are not supported yet'),
+    ($$ '1', dedupe_key => '' $$, '22023', 'an empty key is refused'),
+    ($$ '1', dedupe_key => repeat('k', 501) $$, '22023', 'a long key is refused'),
+    ($$ '1', dedupe_key => 'k', on_duplicate => null $$, '22004', 'a null on_duplicate is refused'),
+    ($$ '1', dedupe_key => 'k', on_duplicate => 'drop' $$, '22023', 'another one is refused'),
+    ($$ null, dedupe_key => 'k' $$, '22004', 'a null payload with a key is refused'),
+    ($$ '1', 'nowhere', dedupe_key => 'k' $$, '42704', 'an unknown queue with a key is refused'),
     ($$ '1', group_key => 'g' $$, '0A000', 'groups are not supported yet')
   ) c (arguments, code, description);
 select throws_ok(
@@ -99,7 +104,12 @@ select throws_ok(
     ($$ '{1}', run_at => 'infinity' $$, '22023', 'an infinite run_at is refused'),
     ($$ '{1}', max_attempts => 0 $$, '22023', 'no attempt at all is refused'),
     ($$ '{1}', headers => '1' $$, '22023', 'headers that are no object are refused'),
-    ($$ '{1}', dedupe_keys => '{k}' $$, '0A000', 'keys are not supported yet'),
+    ($$ '{1}', dedupe_keys => '{k,l}' $$, '22023', 'more keys than payloads are refused'),
+    ($$ '{1,2}', dedupe_keys => '{k}' $$, '22023', 'fewer keys than payloads are refused'),
+    ($$ '{1}', dedupe_keys => '{null}' $$, '22004', 'a null key is refused'),
+    ($$ '{1,2}', dedupe_keys => '{k,""}' $$, '22023', 'an empty key is refused'),
+    ($$ '{1,2}', dedupe_keys => '{k,k}', on_duplicate => 'error' $$, '23505',
+     'one key twice in a call is refused if asked for'),
     ($$ '{1}', group_keys => '{g}' $$, '0A000', 'groups are not supported yet')
   ) c (arguments, code, description);
 select is(

@@ -32,6 +32,7 @@ create table pgq.queue (
     backoff_max interval not null default '1 hour',
     keep_completed interval not null default '1 day',
     keep_dead interval not null default '30 days',
+    dedupe_for interval not null default '0',
     paused boolean not null default false,
     created_at timestamptz not null default pg_catalog.now(),
     constraint queue_pkey primary key (id),
@@ -41,7 +42,9 @@ create table pgq.queue (
     constraint queue_backoff_check check (
         backoff_base >= '0' and backoff_max >= backoff_base and backoff_factor between 1 and 1000
     ),
-    constraint queue_keep_check check (keep_completed >= '0' and keep_dead >= '0')
+    constraint queue_keep_check check (
+        keep_completed >= '0' and keep_dead >= '0' and dedupe_for >= '0'
+    )
 );
 comment on table pgq.queue is 'queues and their settings';
 
@@ -77,13 +80,16 @@ create table pgq.job (
     worker text,
     payload jsonb not null,
     headers jsonb,
-    last_error text
+    last_error text,
+    dedupe_key text,
+    dedupe_queue_id integer
 ) partition by list (slot);
 comment on table pgq.job is 'the live jobs';
 comment on column pgq.job.max_attempts is 'null: as the queue says';
 comment on column pgq.job.run_at is 'when it was asked to run; null: at once';
 comment on column pgq.job.due is
 'parked slots only: the place there, see pgq._due';
+comment on column pgq.job.dedupe_queue_id is 'the queue, if there is a dedupe_key';
 comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
 
 --@ each slot
@@ -99,11 +105,21 @@ create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (
 --@ each slot
 create unique index job_{slot}_lane_id_idx on pgq.job_{slot} (lane, id);
 alter table pgq.job_{slot} replica identity using index job_{slot}_lane_id_idx;
+create unique index job_{slot}_dedupe_idx on pgq.job_{slot} (dedupe_queue_id, dedupe_key)
+    where dedupe_key is not null;
 --@ end
 -- All parked jobs have it. The condition keeps plans that look for an id from taking this index.
 --@ each parked
 create index job_{slot}_due_idx on pgq.job_{slot} (lane, due) where due is not null;
 --@ end
+
+create table pgq.bucket (
+    id integer not null,
+    constraint bucket_pkey primary key (id)
+);
+comment on table pgq.bucket is
+'rows to be locked, never changed: for all dedupe keys that hash to the same one';
+insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 16383) n;
 
 /*
  * Where claims may start in a slot and lane: rows up to "floor" are finished or leased, rows up to
@@ -211,12 +227,15 @@ create table pgq.archive (
     payload jsonb not null,
     headers jsonb,
     last_error text,
+    dedupe_key text,
     result jsonb,
     constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
 ) partition by list (bucket);
 comment on table pgq.archive is 'finished jobs, until they expire';
 create index archive_id_idx on pgq.archive (id);
 create index archive_dead_idx on pgq.archive (queue, id) where state = 'dead';
+create index archive_dedupe_idx on pgq.archive (queue, dedupe_key)
+    where state = 'completed' and dedupe_key is not null;
 
 --@ each archive
 create table pgq.archive_{slot} partition of pgq.archive for values in ({slot});

@@ -96,6 +96,25 @@ $$;
 comment on function pgq._check_array(text, anyarray) is
 'raises 22004 for a null array or element and 22023 for more than one dimension';
 
+create function pgq._check_lengths(
+    p_name text, p_length integer, p_other_name text, p_other_length integer
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_length <> p_other_length then
+        raise exception '"%" and "%" must have the same length, not % and %', p_name, p_other_name,
+                p_length, p_other_length
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_lengths(text, integer, text, integer) is
+'raises 22023 for arrays of different lengths';
+
 create function pgq._check_interval(p_name text, p_value interval, p_zero_allowed boolean)
 returns void
 language plpgsql
@@ -182,11 +201,7 @@ begin
     end if;
     perform pgq._check_array('ids', p_ids);
     perform pgq._check_array('tokens', p_tokens);
-    if cardinality(p_ids) <> cardinality(p_tokens) then
-        raise exception '"ids" and "tokens" must have the same length, not % and %',
-                cardinality(p_ids), cardinality(p_tokens)
-            using errcode = 'invalid_parameter_value';
-    end if;
+    perform pgq._check_lengths('ids', cardinality(p_ids), 'tokens', cardinality(p_tokens));
 end
 $$;
 comment on function pgq._check_receipts(bigint[], bigint[]) is

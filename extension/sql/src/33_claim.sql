@@ -197,8 +197,8 @@ declare
 begin
     -- One row per priority; more than one lane only if two sessions used it first at the same time.
     for v_queue in
-        select q.max_attempts, q.paused, q.keep_completed > '0' as keep,
-               l.priority::integer as priority, l.lanes, r.live, r.parked, r.firsts
+        select q.max_attempts, q.paused, l.priority::integer as priority, l.lanes, r.live, r.parked,
+               r.firsts, greatest(q.keep_completed, q.dedupe_for) > '0' as keep
           from pgq.queue q,
                lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
                lateral (
@@ -215,8 +215,8 @@ begin
         return query
         select c.id, c.token, p_queue, v_queue.priority, 'active', c.attempt::integer,
                coalesce(c.max_attempts, v_queue.max_attempts), c.payload, c.headers, null::text,
-               null::text, c.worker, c.enqueued_at, coalesce(c.run_at, c.enqueued_at), c.claimed_at,
-               c.lease_expires_at, c.last_error, false
+               c.dedupe_key, c.worker, c.enqueued_at, coalesce(c.run_at, c.enqueued_at),
+               c.claimed_at, c.lease_expires_at, c.last_error, false
           from pgq._gather(
                    v_queue.lanes, v_queue.live, v_queue.parked, v_queue.firsts, p_after, p_until,
                    v_left, v_now, v_queue.max_attempts, p_tick, p_lease_ms, p_worker, v_queue.keep

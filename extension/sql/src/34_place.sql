@@ -68,7 +68,9 @@ comment on function pgq._find(bigint) is
 'the live job of that id, unlocked, or null; looks slot by slot so that it leaves no lock on the '
 'others. Raises 40001 if an old snapshot cannot tell';
 
-create function pgq._lock(p_slot smallint, p_lane integer, p_id bigint, out job pgq.job)
+create function pgq._lock(
+    p_slot smallint, p_lane integer, p_id bigint, p_skip boolean, out job pgq.job
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -79,14 +81,19 @@ begin
     case p_slot
     --@ each slot
     when {slot} then
-        select j.* into job
-          from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update;
+        if p_skip then
+            select j.* into job
+              from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update skip locked;
+        else
+            select j.* into job
+              from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id for update;
+        end if;
     --@ end
     end case;
 end
 $$;
-comment on function pgq._lock(smallint, integer, bigint) is
-'locks one job; null if it has gone';
+comment on function pgq._lock(smallint, integer, bigint, boolean) is
+'locks one job; null if it has gone or, with p_skip, is locked';
 
 create function pgq._take_expired(
     p_slot smallint, p_queue_id integer, p_batch integer, p_window integer, p_now timestamptz,
@@ -142,31 +149,27 @@ comment on function
 'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
 'without an attempt left';
 
-create function pgq._park(p_job pgq.job, p_delay interval)
+create function pgq._park(p_job pgq.job, p_run_at timestamptz)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_run_at constant timestamptz := pgq._now() + p_delay;
-    v_due constant bigint := pgq._due(v_run_at, p_job.id);
-    v_slot smallint;
 begin
-    select r.parked[cardinality(r.parked)] into v_slot from pgq.ring r order by r.gen desc limit 1;
-    insert into pgq.job (
-        id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, payload, headers,
-        last_error
-    )
-    values (
-        p_job.id, p_job.enqueued_at, p_job.lane, v_slot, p_job.attempt, p_job.max_attempts,
-        v_run_at, v_due, p_job.payload, p_job.headers, p_job.last_error
-    );
-    perform pgq._admit(v_slot, p_job.lane, v_due);
+    select r.parked[cardinality(r.parked)] into p_job.slot
+      from pgq.ring r order by r.gen desc limit 1;
+    p_job.run_at := p_run_at;
+    p_job.due := pgq._due(p_run_at, p_job.id);
+    p_job.token := null;
+    p_job.claimed_at := null;
+    p_job.lease_expires_at := null;
+    p_job.lease_ms := null;
+    p_job.worker := null;
+    insert into pgq.job select p_job.*;
+    perform pgq._admit(p_job.slot, p_job.lane, p_job.due);
 end
 $$;
-comment on function pgq._park(pgq.job, interval) is
-'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled after '
-'a delay';
+comment on function pgq._park(pgq.job, timestamptz) is
+'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled';
 
 create function pgq._backoff(p_job pgq.job)
 returns interval
@@ -209,7 +212,7 @@ begin
     select coalesce(p_job.max_attempts, q.max_attempts) into v_max
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
     if p_retryable and p_job.attempt < v_max then
-        perform pgq._park(p_job, coalesce(p_delay, pgq._backoff(p_job)));
+        perform pgq._park(p_job, pgq._now() + coalesce(p_delay, pgq._backoff(p_job)));
         return 'scheduled';
     end if;
     perform pgq._keep(array[p_job], 'dead', null);

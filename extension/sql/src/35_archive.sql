@@ -39,23 +39,27 @@ declare
 begin
     insert into pgq.archive (
         id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
-        attempt, max_attempts, state, queue, worker, payload, headers, last_error, result
+        attempt, max_attempts, state, queue, worker, payload, headers, last_error, dedupe_key,
+        result
     )
     select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
            pgq._archive_bucket(v_now + k.keep, v_now + k.keep - v_now), l.priority, j.attempt,
-           j.max_attempts, p_state, q.name, j.worker, j.payload, j.headers, j.last_error, p_result
+           j.max_attempts, p_state, q.name, j.worker, j.payload, j.headers, j.last_error,
+           j.dedupe_key, p_result
       from unnest(p_jobs) j
       join pgq.lane l on l.id = j.lane
       join pgq.queue q on q.id = l.queue_id,
            lateral (
-               select case p_state when 'completed' then q.keep_completed else q.keep_dead end
+               select case when p_state <> 'completed' then q.keep_dead
+                           when j.dedupe_key is null then q.keep_completed
+                           else greatest(q.keep_completed, q.dedupe_for) end
            ) k (keep)
      where k.keep > '0';
 end
 $$;
 comment on function pgq._keep(pgq.job[], text, jsonb) is
 'writes jobs that have just been deleted from pgq.job to the archive, if their queue keeps such '
-'jobs';
+'jobs; completed ones with a dedupe key for dedupe_for at least';
 
 create function pgq._expire_archive(p_now timestamptz)
 returns void

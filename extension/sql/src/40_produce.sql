@@ -40,7 +40,7 @@ comment on function pgq._check_settings_of_job(integer, timestamptz, integer, js
 
 create function pgq._target(
     p_queue text, p_priority integer, inout p_run_at timestamptz, p_max_attempts integer,
-    p_headers jsonb, out v_lane integer, out v_slot smallint
+    p_headers jsonb, out v_queue_id integer, out v_lane integer, out v_slot smallint
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -51,7 +51,6 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_queue_id integer;
     v_parked smallint;
 begin
     perform pg_current_xact_id();
@@ -101,7 +100,8 @@ create function @extschema@.pgq_enqueue(
     dedupe_key text default null,
     group_key text default null,
     max_attempts integer default null,
-    headers jsonb default null
+    headers jsonb default null,
+    on_duplicate text default 'keep'
 )
 returns bigint
 language plpgsql
@@ -115,10 +115,9 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_at record;
     v_id bigint; v_lane integer; v_slot smallint;
 begin
-    -- The ordinary case, in two statements; pgq._target does the rest, and says what is wrong.
+    -- The ordinary case, in two statements; pgq_enqueue_many does the rest, and says what is wrong.
     if payload is not null and run_at is null and headers is null and max_attempts is null
         and dedupe_key is null and group_key is null
     then
@@ -138,31 +137,30 @@ begin
         end if;
     end if;
     perform pgq._check_not_null('payload', payload is null);
-    perform pgq._raise_unsupported('dedupe_key') where dedupe_key is not null;
-    perform pgq._raise_unsupported('group_key') where group_key is not null;
-    v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
-    v_id := nextval('pgq.job_id');
-    insert into pgq.job (
-        id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
-    )
-    values (
-        v_id, pgq._now(), v_at.v_lane, v_at.v_slot, pgq_enqueue.max_attempts, v_at.p_run_at,
-        case when v_at.p_run_at is not null then pgq._due(v_at.p_run_at, v_id) end,
-        pgq_enqueue.payload, pgq_enqueue.headers
+    return (
+        select e
+          from @extschema@.pgq_enqueue_many(
+                   array[payload], queue, priority, run_at,
+                   case when dedupe_key is not null then array[dedupe_key] end,
+                   case when group_key is not null then array[group_key] end, max_attempts,
+                   headers, on_duplicate
+               ) e
     );
-    return v_id;
 end
 $$;
 revoke all on function
-    @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb)
+    @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb, text)
     from public;
 comment on function
-    @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb) is
+    @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb, text) is
 'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher '
 'first. run_at: not before then; null or past: now. max_attempts: default the queue''s. headers: '
-'a JSON object that travels with the job. Errors: 42704 unknown queue; 22004 null payload, queue '
-'or priority; 22003 priority; 22023 other values; 0A000 dedupe_key and group_key, which this '
-'version does not support.';
+'a JSON object that travels with the job. dedupe_key (1 to 500 characters): if a live job of the '
+'queue has it, or one that completed within its dedupe_for, nothing is added and its id returned; '
+'waits for a transaction that is enqueueing with the same key. on_duplicate: ''keep'' leaves that '
+'job as it is; ''replace'' gives it this payload and run_at, unless it is active; ''error'' raises '
+'23505. Errors: 42704 unknown queue; 22004 null payload, queue or priority; 22003 priority; 22023 '
+'other values; 23505; 40001; 0A000 group_key, which this version does not support.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],
@@ -172,7 +170,8 @@ create function @extschema@.pgq_enqueue_many(
     dedupe_keys text[] default null,
     group_keys text[] default null,
     max_attempts integer default null,
-    headers jsonb default null
+    headers jsonb default null,
+    on_duplicate text default 'keep'
 )
 returns setof bigint
 language plpgsql
@@ -185,8 +184,13 @@ declare
     v_now constant timestamptz := pgq._now();
 begin
     perform pgq._check_array('payloads', payloads);
-    perform pgq._raise_unsupported('dedupe_keys') where dedupe_keys is not null;
     perform pgq._raise_unsupported('group_keys') where group_keys is not null;
+    if dedupe_keys is not null then
+        return query select unnest(pgq._enqueue_unique(
+            payloads, queue, priority, run_at, dedupe_keys, max_attempts, headers, on_duplicate
+        ));
+        return;
+    end if;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
     return query
     insert into pgq.job as j (
@@ -201,12 +205,13 @@ end
 $$;
 revoke all on function
     @extschema@.pgq_enqueue_many(
-        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb
+        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text
     ) from public;
 comment on function
     @extschema@.pgq_enqueue_many(
-        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb
+        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text
     ) is
 'Adds one job per payload, with the same settings, and returns their ids in the order of the '
-'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null element. Nothing is '
-'added if one is bad.';
+'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null element, 22023 for keys '
+'that are not as many as the payloads. Of payloads with the same dedupe key the first is added, '
+'with ''replace'' the last. Nothing is added if one is bad.';

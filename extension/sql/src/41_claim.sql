@@ -24,7 +24,8 @@ select q.max_attempts, {tick},
            l.lanes = 1 and not q.paused, r.parked, r.live[1], cardinality(r.live) > 1,
            coalesce(r.firsts[r.live[2] + 1] + 1, 9223372036854775807),
            l.lane, l.priority,
-           (((q.keep_completed > '0')::integer << 19) | (l.lane << 3) | r.live[1])::bigint
+           (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
+            | r.live[1])::bigint
       into v_max, v_tick, v_simple, v_parkeds, v_first, v_more, v_until, v_lane, v_priority, v_place
       from pgq.queue q,
            lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
@@ -50,7 +51,7 @@ select q.max_attempts, {tick},
                    ) f
              where j.ctid = f.ctid
             returning j.id, j.token, pgq_dequeue.queue, v_priority, 'active', j.attempt::integer,
-                   coalesce(j.max_attempts, v_max), j.payload, j.headers, null::text, null::text,
+                   coalesce(j.max_attempts, v_max), j.payload, j.headers, null::text, j.dedupe_key,
                    j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
                    j.lease_expires_at, j.last_error, false
 --@ end

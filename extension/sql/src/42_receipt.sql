@@ -288,7 +288,7 @@ begin
         return false;
     end if;
     v_job.attempt := (v_job.attempt - 1)::smallint;
-    perform pgq._park(v_job, delay);
+    perform pgq._park(v_job, pgq._now() + delay);
     return true;
 end
 $$;

@@ -18,7 +18,7 @@ begin
         if v_job.id is null or v_job.token is not null then
             return false;
         end if;
-        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id);
+        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, false);
         -- Gone meanwhile: done, or moved to another slot by maintenance.
         exit when v_job.id is not null;
     end loop;
@@ -44,28 +44,42 @@ as $$
 declare
     v_dead pgq.archive;
     v_job pgq.job;
+    v_queue_id integer;
 begin
+    perform pgq._lock_keys(q.id, k.keys)
+       from (
+                select a.queue, array_agg(a.dedupe_key) as keys from pgq.archive a
+                 where a.id = any (p_ids) and a.dedupe_key is not null group by a.queue
+            ) k
+       join pgq.queue q on q.name = k.queue;
     for v_dead in
-        delete from pgq.archive a
+        select a.* from pgq.archive a
          where a.id = any (p_ids) and a.state = 'dead' and a.expires_at > pgq._now()
-        returning a.*
+         order by a.id
+           for update
     loop
+        v_queue_id := pgq._queue_id(v_dead.queue);
+        continue when v_dead.dedupe_key is not null
+            and (pgq._live_keys(v_queue_id, array[v_dead.dedupe_key]))[1] is not null;
+        delete from pgq.archive a where a.bucket = v_dead.bucket and a.id = v_dead.id;
         select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
-               v_dead.payload, v_dead.headers, v_dead.last_error
+               v_dead.payload, v_dead.headers, v_dead.last_error, v_dead.dedupe_key,
+               case when v_dead.dedupe_key is not null then v_queue_id end
           into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts,
-               v_job.payload, v_job.headers, v_job.last_error
-          from pgq.queue q
-          join pgq.lane l on l.queue_id = q.id and l.priority = v_dead.priority
-         where q.name = v_dead.queue
+               v_job.payload, v_job.headers, v_job.last_error, v_job.dedupe_key,
+               v_job.dedupe_queue_id
+          from pgq.lane l
+         where l.queue_id = v_queue_id and l.priority = v_dead.priority
          order by l.id
          limit 1;
-        perform pgq._park(v_job, '0');
+        perform pgq._park(v_job, pgq._now());
         return next v_dead.id;
     end loop;
 end
 $$;
 comment on function pgq._revive(bigint[]) is
-'puts dead jobs back as ready with all their attempts; returns the ids';
+'puts dead jobs back as ready with all their attempts, unless a live one has their dedupe key; '
+'returns the ids';
 
 create function @extschema@.pgq_retry(id bigint)
 returns boolean
@@ -77,13 +91,24 @@ as $$
 begin
     perform pgq._check_not_null('id', id is null);
     perform pgq._revive(array[id]);
-    return found;
+    if found then
+        return true;
+    end if;
+    if exists (
+        select from pgq.archive a
+         where a.id = pgq_retry.id and a.state = 'dead' and a.expires_at > pgq._now()
+    ) then
+        raise exception 'a live job has the dedupe key of job %', id
+            using errcode = 'unique_violation',
+                  hint = 'Retry it when that one has ended, or cancel that one.';
+    end if;
+    return false;
 end
 $$;
 revoke all on function @extschema@.pgq_retry(bigint) from public;
 comment on function @extschema@.pgq_retry(bigint) is
 'Makes a dead job ready again, with all its attempts, in the caller''s transaction. false: there '
-'is no dead job of that id. Errors: 22004 null id.';
+'is no dead job of that id. Errors: 22004 null id; 23505 a live job has its dedupe key.';
 
 create function @extschema@.pgq_retry_dead(
     queue text,
@@ -114,8 +139,8 @@ end
 $$;
 revoke all on function @extschema@.pgq_retry_dead(text, integer) from public;
 comment on function @extschema@.pgq_retry_dead(text, integer) is
-'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids. Errors: '
-'42704 unknown queue; 22004 and 22023 max.';
+'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids; those '
+'whose dedupe key a live job has stay dead. Errors: 42704 unknown queue; 22004 and 22023 max.';
 
 create function @extschema@.pgq_purge(
     queue text,

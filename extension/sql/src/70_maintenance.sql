@@ -111,11 +111,13 @@ begin
         ), parked as (
             insert into pgq.job (
                 id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
-                lease_expires_at, lease_ms, worker, payload, headers, last_error
+                lease_expires_at, lease_ms, worker, payload, headers, last_error, dedupe_key,
+                dedupe_queue_id
             )
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
                    greatest(m.due, pgq._due(p_now, m.id)), m.token, m.claimed_at,
-                   m.lease_expires_at, m.lease_ms, m.worker, m.payload, m.headers, m.last_error
+                   m.lease_expires_at, m.lease_ms, m.worker, m.payload, m.headers, m.last_error,
+                   m.dedupe_key, m.dedupe_queue_id
               from moved m
             returning lane, due
         )

@@ -1,6 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
 from pgq._errors import (
+    DuplicateKey,
     Error,
     InvalidArgument,
     JobHeld,
@@ -16,12 +17,13 @@ from pgq._errors import (
     UnknownQueue,
     WrongTransaction,
 )
-from pgq._models import FailOutcome, Job, JobId, JobState, Lease, Receipt, Token
+from pgq._models import FailOutcome, Job, JobId, JobState, Lease, OnDuplicate, Receipt, Token
 from pgq._queue import Queue
 from pgq._register import register
 from pgq._worker import Worker
 
 __all__ = [
+    "DuplicateKey",
     "Error",
     "FailOutcome",
     "InvalidArgument",
@@ -35,6 +37,7 @@ __all__ = [
     "NotInstalled",
     "NotPermitted",
     "NotSupported",
+    "OnDuplicate",
     "Queue",
     "QueueExists",
     "QueueInUse",

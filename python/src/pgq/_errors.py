@@ -57,6 +57,10 @@ class UnknownJob(Error):
     """The job does not exist or has ended."""
 
 
+class DuplicateKey(Error):
+    """A live job of the queue has the dedupe key."""
+
+
 class JobHeld(Error):
     """Somebody else holds the job."""
 
@@ -98,6 +102,7 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "22023": InvalidArgument,
     "22P02": InvalidArgument,  # text that is not JSON
     "22P05": InvalidArgument,  # JSON that the server cannot store: \u0000
+    "23505": DuplicateKey,
     "25001": WrongTransaction,
     "3F000": NotInstalled,
     "40001": SerializationFailure,

@@ -13,6 +13,7 @@ JobState: TypeAlias = Literal[
     "ready", "scheduled", "waiting", "active", "completed", "dead", "cancelled"
 ]
 FailOutcome: TypeAlias = Literal["scheduled", "dead"]
+OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
 
 
 class Receipt(NamedTuple):

@@ -10,7 +10,16 @@ import asyncpg.pool
 
 from pgq import _sql
 from pgq._errors import InvalidArgument, translate
-from pgq._models import AnyReceipt, FailOutcome, Job, JobId, JobState, Lease, receipt_of
+from pgq._models import (
+    AnyReceipt,
+    FailOutcome,
+    Job,
+    JobId,
+    JobState,
+    Lease,
+    OnDuplicate,
+    receipt_of,
+)
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 Executor: TypeAlias = "asyncpg.Pool[Any] | Connection"
@@ -68,6 +77,7 @@ class Queue:
         group_key: str | None = None,
         max_attempts: int | None = None,
         headers: Mapping[str, Any] | None = None,
+        on_duplicate: OnDuplicate = "keep",
         connection: Connection | None = None,
     ) -> JobId:
         """Add a job.
@@ -76,16 +86,20 @@ class Queue:
             payload: anything `dumps` takes; None is the JSON null.
             priority: higher goes first, -32768 to 32767.
             run_at: not before this time; None means now.
-            dedupe_key: a live job of the queue with this key is returned instead.
+            dedupe_key: if a live job of the queue has this key, or one that completed within the
+                queue's `dedupe_for`, nothing is added and its id returned.
             group_key: jobs of a group run one after the other.
             max_attempts: tries until the job is dead; None takes the queue's.
             headers: what goes beside the payload; None for nothing.
+            on_duplicate: what happens to the live job with the same dedupe_key: "keep" leaves it,
+                "replace" gives it this payload and run_at unless it is active, "error" raises.
             connection: joins its transaction.
 
         Returns:
             The id of the job.
 
         Raises:
+            DuplicateKey: with on_duplicate="error".
             NotSupported: the extension is too old for one of the arguments.
         """
         job_id: JobId = await self._value(
@@ -99,6 +113,7 @@ class Queue:
             group_key,
             max_attempts,
             self._json(headers),
+            on_duplicate,
         )
         return job_id
 
@@ -112,6 +127,7 @@ class Queue:
         group_keys: Sequence[str] | None = None,
         max_attempts: int | None = None,
         headers: Mapping[str, Any] | None = None,
+        on_duplicate: OnDuplicate = "keep",
         connection: Connection | None = None,
     ) -> list[JobId]:
         """Add many jobs in one statement.
@@ -135,6 +151,7 @@ class Queue:
             group_keys,
             max_attempts,
             self._json(headers),
+            on_duplicate,
         )
 
     # Consume
@@ -385,6 +402,7 @@ class Queue:
         keep_completed: timedelta = timedelta(days=1),
         keep_dead: timedelta = timedelta(days=30),
         max_active: int = 0,
+        dedupe_for: timedelta = _NOTHING,
         connection: Connection | None = None,
     ) -> None:
         """Create the queue.
@@ -397,6 +415,7 @@ class Queue:
             keep_completed: how long finished jobs are kept; zero keeps none.
             keep_dead: how long dead jobs are kept.
             max_active: the most jobs at work at the same time; 0 for no limit.
+            dedupe_for: how long a dedupe key stays taken after its job has completed.
 
         Raises:
             QueueExists: there is one of this name.
@@ -412,6 +431,7 @@ class Queue:
             keep_completed,
             keep_dead,
             max_active,
+            dedupe_for,
         )
 
     async def configure(
@@ -424,6 +444,7 @@ class Queue:
         keep_completed: timedelta | None = None,
         keep_dead: timedelta | None = None,
         max_active: int | None = None,
+        dedupe_for: timedelta | None = None,
         connection: Connection | None = None,
     ) -> None:
         """Change settings of the queue: the arguments of `create`, None leaves one as it is."""
@@ -438,6 +459,7 @@ class Queue:
             keep_completed,
             keep_dead,
             max_active,
+            dedupe_for,
         )
 
     async def drop(self, *, force: bool = False, connection: Connection | None = None) -> None:

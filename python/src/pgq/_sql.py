@@ -17,13 +17,14 @@ ENQUEUE = """
     select @pgq_enqueue(
         payload => $1::text::jsonb, queue => $2::text, priority => $3::integer,
         run_at => $4::timestamptz, dedupe_key => $5::text, group_key => $6::text,
-        max_attempts => $7::integer, headers => $8::text::jsonb)"""
+        max_attempts => $7::integer, headers => $8::text::jsonb, on_duplicate => $9::text)"""
 
 ENQUEUE_MANY = """
     select id from @pgq_enqueue_many(
         payloads => $1::text[]::jsonb[], queue => $2::text, priority => $3::integer,
         run_at => $4::timestamptz, dedupe_keys => $5::text[], group_keys => $6::text[],
-        max_attempts => $7::integer, headers => $8::text::jsonb) as id"""
+        max_attempts => $7::integer, headers => $8::text::jsonb,
+        on_duplicate => $9::text) as id"""
 
 DEQUEUE = (
     _JOB
@@ -79,13 +80,15 @@ CREATE_QUEUE = """
     select @pgq_create_queue(
         name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
         backoff_factor => $4::double precision, backoff_max => $5::interval,
-        keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer)"""
+        keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer,
+        dedupe_for => $9::interval)"""
 
 CONFIGURE_QUEUE = """
     select @pgq_configure_queue(
         name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
         backoff_factor => $4::double precision, backoff_max => $5::interval,
-        keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer)"""
+        keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer,
+        dedupe_for => $9::interval)"""
 
 DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
 PAUSE = "select @pgq_pause(queue => $1::text)"

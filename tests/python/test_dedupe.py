@@ -1,0 +1,228 @@
+"""Dedupe keys under concurrency: one live job per key, whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import asyncpg
+import pytest
+
+from .sessions import (
+    Connection,
+    Dsn,
+    complete,
+    dequeue,
+    enqueue,
+    files,
+    maintain,
+    sessions,
+    started,
+    turning,
+    waiting,
+    within,
+)
+
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
+ONE = "select pgq_enqueue(to_jsonb($1::text), dedupe_key => $1)"
+MANY = """
+    select pgq_enqueue_many(
+        array(select to_jsonb(k) from unnest($1::text[]) k), dedupe_keys => $1
+    )
+"""
+TWICE = """
+    select dedupe_key from pgq.job where dedupe_key is not null
+     group by dedupe_queue_id, dedupe_key having count(*) > 1
+"""
+
+
+async def put(connection: Connection, key: str = "k") -> int:
+    """Enqueue with a key, and return the id."""
+    job_id: int = await connection.fetchval(ONE, key)
+    return job_id
+
+
+async def count(connection: Connection) -> int:
+    """Return the number of live jobs."""
+    jobs: int = await connection.fetchval("select count(*) from pgq.job")
+    return jobs
+
+
+async def test_sixteen_sessions_add_one_job_per_key(dsn: Dsn, a: Connection) -> None:
+    async def produce(producer: Connection, seed: int) -> dict[str, int]:
+        chance = random.Random(seed)
+        found: dict[str, int] = {}
+        for _ in range(30):
+            keys = [f"k{chance.randrange(300)}" for _ in range(chance.choice([1, 1, 5, 50]))]
+            if len(keys) == 1:
+                ids = [await put(producer, keys[0])]
+            else:
+                ids = [row[0] for row in await producer.fetch(MANY, keys)]
+            for key, job_id in zip(keys, ids, strict=True):
+                assert found.setdefault(key, job_id) == job_id
+        return found
+
+    async with sessions(dsn, 16) as producers:
+        with turning(dsn):
+            answers = await asyncio.gather(*(produce(p, seed) for seed, p in enumerate(producers)))
+    ids: dict[str, int] = {}
+    for answer in answers:
+        for key, job_id in answer.items():
+            assert ids.setdefault(key, job_id) == job_id
+    rows = await a.fetch("select dedupe_key, id from pgq.job")
+    assert {row["dedupe_key"]: row["id"] for row in rows} == ids
+    assert len(rows) == len(ids)
+
+
+async def test_a_key_is_free_again_when_its_job_ends_and_never_live_twice(
+    dsn: Dsn, a: Connection
+) -> None:
+    # Jobs complete, fail, are given back and moved, so that a key's job is now here, now there.
+    ended = asyncio.Event()
+
+    async def consume(consumer: Connection, seed: int) -> int:
+        chance, done = random.Random(seed), 0
+        while not ended.is_set():
+            receipts = await dequeue(consumer, 5)
+            if not receipts:
+                await asyncio.sleep(0.001)
+            for receipt in receipts:
+                if chance.random() < 0.4:
+                    done += len(await complete(consumer, [receipt]))
+                elif chance.random() < 0.5:
+                    await consumer.execute("select pgq_release($1, $2)", *receipt)
+                else:
+                    await consumer.execute("select pgq_fail($1, $2, 'no', '0')", *receipt)
+        return done
+
+    async def produce(producer: Connection, seed: int) -> set[int]:
+        chance, ids = random.Random(seed), set[int]()
+        for _ in range(400):
+            ids.add(await put(producer, f"k{chance.randrange(3)}"))
+            assert await producer.fetch(TWICE) == []
+        return ids
+
+    await a.execute(
+        "select pgq_configure_queue('default', max_attempts => 1000, keep_completed => '0')"
+    )
+    async with sessions(dsn, 8) as them:
+        with turning(dsn):
+            consumers = [asyncio.create_task(consume(c, n)) for n, c in enumerate(them[:4])]
+            produced = await asyncio.gather(*(produce(p, n) for n, p in enumerate(them[4:])))
+            ended.set()
+            done = await asyncio.gather(*consumers)
+    assert len(set[int]().union(*produced)) == sum(done) + await count(a)
+    assert sum(done) > 0
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+async def test_a_second_enqueue_waits_for_the_first_ones_outcome(
+    a: Connection, b: Connection, c: Connection, bulk: bool
+) -> None:
+    async def add() -> int:
+        return (await b.fetch(MANY, ["other", "k"]))[1][0] if bulk else await put(b)
+
+    for end in ("rollback", "commit"):
+        await a.execute("begin")
+        first = await put(a)
+        async with started(add()) as second:
+            await waiting(c, b, second)
+            await a.execute(end)
+            assert (await within(second) == first) == (end == "commit")
+        assert await c.fetchval("select count(*) from pgq.job where dedupe_key = 'k'") == 1
+        assert await b.execute("select pgq_purge('default')")
+
+
+async def test_consumers_never_wait_for_an_open_enqueue_with_their_jobs_key(
+    a: Connection, b: Connection
+) -> None:
+    first = await put(a)
+    await b.execute("begin")
+    assert await put(b) == first
+    ((job_id, token),) = await within(dequeue(a))
+    assert await within(a.fetchval("select pgq_fail($1, $2, 'no', '0')", job_id, token))
+    assert await within(complete(a, await dequeue(a))) == [first]
+    await b.execute("commit")
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_an_old_snapshot_does_not_add_a_second_job(
+    a: Connection, b: Connection, level: str
+) -> None:
+    await b.execute(f"begin isolation level {level}; select 1")
+    first = await put(a)
+    with pytest.raises(asyncpg.SerializationError):
+        await put(b)
+    await b.execute("rollback")
+    await b.execute(f"begin isolation level {level}; select 1")
+    assert await put(b) == first
+    other = await put(b, "other")
+    assert await put(b, "other") == other
+    await b.execute("commit")
+    assert await count(a) == 2
+
+
+async def test_an_old_snapshot_does_not_overlook_a_job_that_was_moved(
+    a: Connection, b: Connection
+) -> None:
+    first = await put(a)
+    await b.execute("begin isolation level repeatable read; select 1")
+    await a.execute("select pgq_release(id, token) from pgq_dequeue()")
+    before = await files(a)
+    await a.execute("set pgq.slot_size = 8192")
+    await enqueue(a, 200)
+    await maintain(a)
+    await a.execute("select pgq_complete(id, token) from pgq_dequeue(300) where id <> $1", first)
+    await maintain(a, 2)
+    assert ("pgq.job_0", dict(before)["pgq.job_0"]) not in await files(a)
+    # Where it was there is nothing any more, and where it is the snapshot does not show it.
+    with pytest.raises(asyncpg.SerializationError):
+        await put(b)
+    await b.execute("rollback")
+    assert await put(b) == first
+
+
+async def test_an_enqueue_with_a_key_locks_only_the_slot_that_it_writes(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("begin")
+    await put(a)
+    held = await a.fetch(
+        "select distinct relation::regclass::text from pg_locks"
+        " where pid = pg_backend_pid() and relation::regclass::text ~ '^pgq.(job|archive)_[0-9]+$'"
+    )
+    assert [row[0] for row in held] == ["pgq.job_0"]
+    await maintain(b)
+    await a.execute("commit")
+
+
+async def test_replacing_does_not_wait_for_whoever_is_about_to_claim(
+    a: Connection, b: Connection
+) -> None:
+    first = await put(a)
+    await a.execute("begin")
+    assert [job_id for job_id, _ in await dequeue(a)] == [first]
+    call = "select pgq_enqueue('\"new\"', dedupe_key => 'k', on_duplicate => 'replace')"
+    assert await within(b.fetchval(call)) == first
+    await a.execute("rollback")
+    assert await b.fetchval("select payload from pgq.job") == '"k"'
+    assert await within(b.fetchval(call)) == first
+    assert await b.fetchval("select payload from pgq.job") == '"new"'
+
+
+async def test_dead_jobs_and_enqueue_race_for_a_key(dsn: Dsn, a: Connection) -> None:
+    outcomes: Counter[str] = Counter()
+    async with sessions(dsn, 2) as (b, c):
+        for _ in range(50):
+            dead = await put(a)
+            await a.execute("select pgq_fail(id, token, retryable => false) from pgq_dequeue()")
+            retried, added = await asyncio.gather(
+                b.fetch("select * from pgq_retry_dead('default')"), put(c)
+            )
+            assert await a.fetch(TWICE) == []
+            assert await count(a) == 1
+            assert (added == dead) == bool(retried)
+            outcomes["retried" if retried else "added"] += 1
+            await a.execute("select pgq_purge('default', '{ready,dead}')")
+    assert outcomes["added"] > 0
