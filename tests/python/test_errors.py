@@ -85,14 +85,14 @@ CASES = [
     Case("claim paused", "55000", pgq.NotClaimable, claim_paused),
     Case("dedupe_key", "22023", pgq.InvalidArgument, lambda q: q.enqueue(1, dedupe_key="")),
     Case("duplicate", "23505", pgq.DuplicateKey, enqueue_twice),
-    Case("group_key", "0A000", pgq.NotSupported, lambda q: q.enqueue(1, group_key="k")),
+    Case("group_key", "22023", pgq.InvalidArgument, lambda q: q.enqueue(1, group_key="")),
     Case(
         "dedupe_keys",
         "22023",
         pgq.InvalidArgument,
         lambda q: q.enqueue_many([1], dedupe_keys=["k", "l"]),
     ),
-    Case("group_keys", "0A000", pgq.NotSupported, lambda q: q.enqueue_many([1], group_keys=["k"])),
+    Case("group_keys", "22023", pgq.InvalidArgument, lambda q: q.enqueue_many([1], group_keys=[])),
     Case("priority", "22003", pgq.InvalidArgument, lambda q: q.enqueue(1, priority=32768)),
     Case(
         "priorities", "22003", pgq.InvalidArgument, lambda q: q.enqueue_many([1], priority=-32769)

@@ -70,6 +70,18 @@ async def test_a_dedupe_key_is_taken_while_its_job_lives_and_for_dedupe_for(
     assert await queue.enqueue(6, dedupe_key="k") == first
 
 
+async def test_jobs_of_a_group_run_one_after_the_other(queue: pgq.Queue) -> None:
+    await queue.configure(group_concurrency=1, group_on_dead="block")
+    ids = await queue.enqueue_many([1, 2, 3], group_keys=["g", "g", "h"])
+    jobs = await queue.dequeue(5)
+    assert [(job.id, job.group_key) for job in jobs] == [(ids[0], "g"), (ids[2], "h")]
+    await queue.fail(jobs[0], retryable=False)
+    assert await queue.dequeue(5) == []
+    assert await queue.unblock("g")
+    assert not await queue.unblock("g")
+    assert [job.id for job in await queue.dequeue(5)] == [ids[1]]
+
+
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
 async def test_payloads_pass_whatever_codec_the_connection_has(
     connection: asyncpg.Connection[Any], codec: str

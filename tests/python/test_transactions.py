@@ -382,3 +382,24 @@ async def test_a_prepared_transaction_does_not_stop_the_queue(prepared: Dsn, cal
         finally:
             await a.execute("commit prepared 'other'")
         await settle_all(b)
+
+
+async def test_prepared_transactions_turn_their_groups_when_they_commit(prepared: Dsn) -> None:
+    put = "select pgq_enqueue('1', group_key => 'g')"
+    async with sessions(prepared, 2, **HURRY) as (a, b):
+        await a.execute("begin")
+        first, second = await a.fetchval(put), await a.fetchval(put)
+        await a.execute("prepare transaction 'group'")
+        third = await b.fetchval(put)
+        assert [i for i, _ in await dequeue(b, 10)] == [third]
+        await b.execute("commit prepared 'group'")
+        await maintain(b)
+        assert await dequeue(b, 10) == []
+        await a.execute("begin")
+        await a.execute("select pgq_complete(id, token) from pgq.job where id = $1", third)
+        await a.execute("prepare transaction 'group'")
+        await maintain(b)
+        assert await dequeue(b, 10) == []
+        await b.execute("commit prepared 'group'")
+        await maintain(b)
+        assert await settle_all(b) == [first, second]

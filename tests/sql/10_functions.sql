@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(34);
+select plan(35);
 
 create temp table expected (declaration text, returns text);
 insert into expected values
@@ -44,16 +44,19 @@ insert into expected values
  'backoff_max interval DEFAULT ''01:00:00''::interval, '
  'keep_completed interval DEFAULT ''1 day''::interval, '
  'keep_dead interval DEFAULT ''30 days''::interval, max_active integer DEFAULT 0, '
- 'dedupe_for interval DEFAULT ''00:00:00''::interval)', 'void'),
+ 'dedupe_for interval DEFAULT ''00:00:00''::interval, group_concurrency integer DEFAULT 1, '
+ 'group_on_dead text DEFAULT ''continue''::text)', 'void'),
 ('pgq_configure_queue(name text, max_attempts integer DEFAULT NULL::integer, '
  'backoff_base interval DEFAULT NULL::interval, '
  'backoff_factor double precision DEFAULT NULL::double precision, '
  'backoff_max interval DEFAULT NULL::interval, keep_completed interval DEFAULT NULL::interval, '
  'keep_dead interval DEFAULT NULL::interval, max_active integer DEFAULT NULL::integer, '
- 'dedupe_for interval DEFAULT NULL::interval)', 'void'),
+ 'dedupe_for interval DEFAULT NULL::interval, '
+ 'group_concurrency integer DEFAULT NULL::integer, group_on_dead text DEFAULT NULL::text)', 'void'),
 ('pgq_drop_queue(name text, force boolean DEFAULT false)', 'void'),
 ('pgq_pause(queue text)', 'void'),
 ('pgq_resume(queue text)', 'void'),
+('pgq_unblock(queue text, group_key text)', 'boolean'),
 ('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
 ('pgq_cancel(id bigint)', 'boolean'),
 ('pgq_retry(id bigint)', 'boolean'),

@@ -50,7 +50,7 @@ select is_empty(
     'every public function runs with the rights of the owner');
 select set_eq(
     $$ select r.proname::text from routine r where r.internal and r.prosecdef $$,
-    array['_at_commit'],
+    array['_at_commit', '_at_group_commit'],
     'no internal function does, but for the trigger that runs at commit');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
@@ -112,7 +112,8 @@ select is_empty(
          join pg_index i on i.indrelid = r.oid, unnest(i.indkey) k (number)
          join pg_attribute a on a.attnum = k.number
         where r.relname ~ '^job_\d' and a.attrelid = r.oid
-          and a.attname not in ('lane', 'id', 'due', 'dedupe_key', 'dedupe_queue_id') $$,
+          and a.attname not in ('lane', 'id', 'due', 'dedupe_key', 'dedupe_queue_id', 'group_id',
+                                'wait') $$,
     'no index of a slot covers what a claim or a heartbeat changes, so that both are HOT updates');
 select is_empty(
     $$ select r.oid::regclass from relation r

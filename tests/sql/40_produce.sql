@@ -2,7 +2,7 @@
  * pgq_enqueue, pgq_enqueue_many.
  */
 begin;
-select plan(65);
+select plan(66);
 \ir support/clock.psql
 
 -- What a job is like.
@@ -91,7 +91,7 @@ select throws_ok('select pgq_enqueue(' || arguments || ')', code, null, 'enqueue
     ($$ '1', dedupe_key => 'k', on_duplicate => 'drop' $$, '22023', 'another one is refused'),
     ($$ null, dedupe_key => 'k' $$, '22004', 'a null payload with a key is refused'),
     ($$ '1', 'nowhere', dedupe_key => 'k' $$, '42704', 'an unknown queue with a key is refused'),
-    ($$ '1', group_key => 'g' $$, '0A000', 'groups are not supported yet')
+    ($$ '1', group_key => '' $$, '22023', 'an empty group is refused')
   ) c (arguments, code, description);
 select throws_ok(
     'select pgq_enqueue_many(' || arguments || ')', code, null, 'enqueue_many: ' || description)
@@ -110,7 +110,8 @@ select throws_ok(
     ($$ '{1,2}', dedupe_keys => '{k,""}' $$, '22023', 'an empty key is refused'),
     ($$ '{1,2}', dedupe_keys => '{k,k}', on_duplicate => 'error' $$, '23505',
      'one key twice in a call is refused if asked for'),
-    ($$ '{1}', group_keys => '{g}' $$, '0A000', 'groups are not supported yet')
+    ($$ '{1}', group_keys => '{g,h}' $$, '22023', 'more groups than payloads are refused'),
+    ($$ '{1}', group_keys => '{null}' $$, '22004', 'a null group is refused')
   ) c (arguments, code, description);
 select is(
     (select count(*) from pgq.job), (select count from before),

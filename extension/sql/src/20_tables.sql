@@ -2,6 +2,7 @@
  * The stored state. Every row of pgq.job is a live job; which state it is in follows from its
  * columns:
  *   active     token is set; lease_expires_at may lie in the past, then anybody may claim it
+ *   waiting    behind another job of its group, see pgq._turn_group
  *   scheduled  token is null and run_at lies in the future
  *   ready      otherwise
  * Finished jobs are in pgq.archive.
@@ -33,6 +34,8 @@ create table pgq.queue (
     keep_completed interval not null default '1 day',
     keep_dead interval not null default '30 days',
     dedupe_for interval not null default '0',
+    group_concurrency integer not null default 1,
+    group_on_dead text not null default 'continue',
     paused boolean not null default false,
     created_at timestamptz not null default pg_catalog.now(),
     constraint queue_pkey primary key (id),
@@ -44,6 +47,9 @@ create table pgq.queue (
     ),
     constraint queue_keep_check check (
         keep_completed >= '0' and keep_dead >= '0' and dedupe_for >= '0'
+    ),
+    constraint queue_group_check check (
+        group_concurrency >= 1 and group_on_dead in ('continue', 'block')
     )
 );
 comment on table pgq.queue is 'queues and their settings';
@@ -82,7 +88,10 @@ create table pgq.job (
     headers jsonb,
     last_error text,
     dedupe_key text,
-    dedupe_queue_id integer
+    dedupe_queue_id integer,
+    group_key text,
+    group_id bigint,
+    wait bigint
 ) partition by list (slot);
 comment on table pgq.job is 'the live jobs';
 comment on column pgq.job.max_attempts is 'null: as the queue says';
@@ -90,6 +99,8 @@ comment on column pgq.job.run_at is 'when it was asked to run; null: at once';
 comment on column pgq.job.due is
 'parked slots only: the place there, see pgq._due';
 comment on column pgq.job.dedupe_queue_id is 'the queue, if there is a dedupe_key';
+comment on column pgq.job.group_id is 'see pgq._group_id';
+comment on column pgq.job.wait is 'its place in the group while it waits, see pgq._turn_group';
 comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
 
 --@ each slot
@@ -108,18 +119,18 @@ alter table pgq.job_{slot} replica identity using index job_{slot}_lane_id_idx;
 create unique index job_{slot}_dedupe_idx on pgq.job_{slot} (dedupe_queue_id, dedupe_key)
     where dedupe_key is not null;
 --@ end
--- All parked jobs have it. The condition keeps plans that look for an id from taking this index.
+-- All parked jobs that do not wait have it, and the condition keeps plans that look for an id from
+-- taking this index.
 --@ each parked
 create index job_{slot}_due_idx on pgq.job_{slot} (lane, due) where due is not null;
+create index job_{slot}_group_due_idx on pgq.job_{slot} (group_id, due)
+    where group_id is not null and wait is null;
+create index job_{slot}_group_wait_idx on pgq.job_{slot} (group_id, wait, id)
+    where wait is not null;
 --@ end
-
-create table pgq.bucket (
-    id integer not null,
-    constraint bucket_pkey primary key (id)
-);
-comment on table pgq.bucket is
-'rows to be locked, never changed: for all dedupe keys that hash to the same one';
-insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 16383) n;
+--@ each ring
+create index job_{slot}_group_idx on pgq.job_{slot} (group_id, id) where group_id is not null;
+--@ end
 
 /*
  * Where claims may start in a slot and lane: rows up to "floor" are finished or leased, rows up to
@@ -228,6 +239,7 @@ create table pgq.archive (
     headers jsonb,
     last_error text,
     dedupe_key text,
+    group_key text,
     result jsonb,
     constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
 ) partition by list (bucket);

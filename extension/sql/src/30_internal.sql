@@ -63,6 +63,21 @@ $$;
 comment on function pgq._read_committed() is
 'whether every statement sees what has committed before it';
 
+create function pgq._is_preparing()
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A commit by a Sync message has no current query.
+    return coalesce(current_query(), '')
+        ~* '[[:<:]]prepare[[:space:]]+transaction[[:space:]]*(e|u&)?['']';
+end
+$$;
+comment on function pgq._is_preparing() is
+'for deferred triggers: whether it is PREPARE TRANSACTION, which locks outlive';
+
 create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void
 language plpgsql

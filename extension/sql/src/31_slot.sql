@@ -107,9 +107,10 @@ comment on function
 
 --@ define lease
 update pgq.job_{slot} j
-           set token = (nextval('pgq.token') << 20) | v_place, attempt = j.attempt + 1,
-               claimed_at = v_now, lease_expires_at = v_expiry, lease_ms = v_lease_ms,
-               worker = v_worker
+           set token = (nextval('pgq.token') << 20) | v_place
+                       | (case when j.group_id is null then 0 else 524288 end),
+               attempt = j.attempt + 1, claimed_at = v_now, lease_expires_at = v_expiry,
+               lease_ms = v_lease_ms, worker = v_worker
 --@ end
 --@ define first
 select i.ctid from pgq.job_{slot} i

@@ -214,7 +214,7 @@ begin
         exit when v_left = 0 or v_queue.paused;
         return query
         select c.id, c.token, p_queue, v_queue.priority, 'active', c.attempt::integer,
-               coalesce(c.max_attempts, v_queue.max_attempts), c.payload, c.headers, null::text,
+               coalesce(c.max_attempts, v_queue.max_attempts), c.payload, c.headers, c.group_key,
                c.dedupe_key, c.worker, c.enqueued_at, coalesce(c.run_at, c.enqueued_at),
                c.claimed_at, c.lease_expires_at, c.last_error, false
           from pgq._gather(

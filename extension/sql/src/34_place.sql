@@ -216,6 +216,11 @@ begin
         return 'scheduled';
     end if;
     perform pgq._keep(array[p_job], 'dead', null);
+    perform pgq._note_ended(array[p_job]);
+    insert into pgq.group_block (group_id, queue_id, job_id)
+    select p_job.group_id, q.id, p_job.id
+      from pgq.lane l join pgq.queue q on q.id = l.queue_id
+     where l.id = p_job.lane and p_job.group_id is not null and q.group_on_dead = 'block';
     return 'dead';
 end
 $$;

@@ -191,10 +191,12 @@ begin
     if cardinality(p_tokens) > 1 then
         v_bits := (select bit_or(t) from unnest(p_tokens) t);
     end if;
-    -- A bit of the token says whether the queue kept completed jobs when it was claimed.
+    -- A bit of the token says that the queue kept completed jobs when it was claimed, or that it
+    -- has a group.
     if v_bits & 524288 <> 0 then
         v_jobs := array(select s from pgq._settle(p_ids, p_tokens) s);
         perform pgq._keep(v_jobs, 'completed', p_result);
+        perform pgq._note_ended(v_jobs);
         return query select j.id from unnest(v_jobs) j;
     else
         return query select s.id from pgq._settle(p_ids, p_tokens, p_done) s;

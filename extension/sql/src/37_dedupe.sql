@@ -81,7 +81,7 @@ comment on function pgq._live_keys(integer, text[]) is
 'the live jobs that have these dedupe keys, or null, in the order of the keys; the caller has '
 'locked them. 40001 if an old snapshot cannot tell';
 
-create function pgq._held_keys(p_queue text, p_keys text[], p_for interval)
+create function pgq._taken_keys(p_queue_id integer, p_keys text[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -92,23 +92,36 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_since constant timestamptz := pgq._now() - p_for;
+    v_ids bigint[];
+    v_queue pgq.queue;
+    v_since timestamptz;
 begin
+    if p_keys is null then
+        return null;
+    end if;
+    v_ids := pgq._live_keys(p_queue_id, p_keys);
+    select q.* into v_queue from pgq.queue q where q.id = p_queue_id;
+    if v_queue.dedupe_for = '0' then
+        return v_ids;
+    end if;
+    -- After the live ones: a job that completes in between is found here.
+    v_since := pgq._now() - v_queue.dedupe_for;
     return array(
-        select a.id
-          from unnest(p_keys) with ordinality k (key, n)
+        select coalesce(k.id, a.id)
+          from unnest(v_ids, p_keys) with ordinality k (id, key, n)
           left join lateral (
                   select a.id from pgq.archive a
-                   where a.queue = p_queue and a.dedupe_key = k.key and a.state = 'completed'
-                     and a.finished_at > v_since
+                   where k.id is null and a.queue = v_queue.name and a.dedupe_key = k.key
+                     and a.state = 'completed' and a.finished_at > v_since
                    limit 1
                ) a on true
          order by k.n
     );
 end
 $$;
-comment on function pgq._held_keys(text, text[], interval) is
-'the jobs with these dedupe keys that have completed within p_for, or null';
+comment on function pgq._taken_keys(integer, text[]) is
+'the jobs that have these dedupe keys, live or completed within dedupe_for, or null, in the order '
+'of the keys; the caller has locked them';
 
 create function pgq._replace(p_id bigint, p_payload jsonb, p_run_at timestamptz)
 returns void
@@ -127,40 +140,18 @@ begin
         exit when v_job.token is not null;
         select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
         v_job.payload := p_payload;
-        perform pgq._park(v_job, coalesce(p_run_at, pgq._now()));
+        if pgq._is_waiting(v_job) then
+            v_job.run_at := p_run_at;
+            insert into pgq.job select v_job.*;
+        else
+            perform pgq._park(v_job, coalesce(p_run_at, pgq._now()));
+        end if;
         exit;
     end loop;
 end
 $$;
 comment on function pgq._replace(bigint, jsonb, timestamptz) is
 'gives a job that is not active another payload and time (null: now); does not wait for it';
-
-create function pgq._check_keys(p_keys text[], p_payloads jsonb[], p_on_duplicate text)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_key text;
-begin
-    perform pgq._check_array('dedupe_keys', p_keys);
-    perform pgq._check_lengths(
-        'dedupe_keys', cardinality(p_keys), 'payloads', cardinality(p_payloads)
-    );
-    select k into v_key from unnest(p_keys) k where length(k) not between 1 and 500;
-    if found then
-        raise exception 'a dedupe key must have 1 to 500 characters, not %', length(v_key)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'A long key can be hashed, for example with sha256().';
-    end if;
-    perform pgq._check_not_null('on_duplicate', p_on_duplicate is null);
-    if p_on_duplicate not in ('keep', 'replace', 'error') then
-        raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_on_duplicate
-            using errcode = 'invalid_parameter_value';
-    end if;
-end
-$$;
-comment on function pgq._check_keys(text[], jsonb[], text) is 'raises 22004 and 22023';
 
 create function pgq._meet_duplicates(
     p_queue text, p_payloads jsonb[], p_keys text[], p_run_at timestamptz, p_on_duplicate text,
@@ -196,66 +187,3 @@ $$;
 comment on function
     pgq._meet_duplicates(text, jsonb[], text[], timestamptz, text, bigint[], bigint[]) is
 'what on_duplicate asks for, where p_taken is not null or p_ids has an id twice';
-
-create function pgq._enqueue_unique(
-    p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz, p_keys text[],
-    p_max_attempts integer, p_headers jsonb, p_on_duplicate text
-)
-returns bigint[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_queue_id constant integer := pgq._queue_id(p_queue);
-    v_for interval;
-    v_now timestamptz;
-    v_at record;
-    v_taken bigint[];
-    v_ids bigint[];
-begin
-    perform pgq._check_keys(p_keys, p_payloads, p_on_duplicate);
-    perform pgq._lock_keys(v_queue_id, p_keys);
-    v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
-    v_now := pgq._now();
-    v_taken := pgq._live_keys(v_queue_id, p_keys);
-    select q.dedupe_for into v_for from pgq.queue q where q.id = v_queue_id;
-    -- After the live ones: a job that completes in between is found here.
-    if v_for > '0' then
-        v_taken := array(
-            select coalesce(t.live, t.held)
-              from unnest(v_taken, pgq._held_keys(p_queue, p_keys, v_for)) t (live, held)
-        );
-    end if;
-    with given as materialized (
-        select g.*, min(g.n) over w as first, max(g.n) over w as last
-          from unnest(p_payloads, p_keys, v_taken) with ordinality g (payload, key, taken, n)
-        window w as (partition by g.key)
-    ), fresh as materialized (
-        select f.*, nextval('pgq.job_id') as id
-          from (select g.key, case p_on_duplicate when 'replace' then g.last else g.first end as n
-                  from given g where g.n = g.first and g.taken is null order by g.n) f
-    ), added as (
-        insert into pgq.job (
-            id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers, dedupe_key,
-            dedupe_queue_id
-        )
-        select f.id, v_now, v_at.v_lane, v_at.v_slot, p_max_attempts, v_at.p_run_at,
-               case when v_at.p_run_at is not null then pgq._due(v_at.p_run_at, f.id) end,
-               g.payload, p_headers, g.key, v_queue_id
-          from fresh f join given g on g.n = f.n order by f.id
-    )
-    select array_agg(coalesce(g.taken, f.id) order by g.n) into v_ids
-      from given g left join fresh f on f.key = g.key;
-    if p_on_duplicate <> 'keep' then
-        perform pgq._meet_duplicates(
-            p_queue, p_payloads, p_keys, v_at.p_run_at, p_on_duplicate, v_taken, v_ids
-        );
-    end if;
-    return v_ids;
-end
-$$;
-comment on function
-    pgq._enqueue_unique(
-        jsonb[], text, integer, timestamptz, text[], integer, jsonb, text
-    ) is
-'enqueues jobs with dedupe keys; returns for each the id of the job that has the key now';

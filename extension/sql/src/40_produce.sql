@@ -40,7 +40,8 @@ comment on function pgq._check_settings_of_job(integer, timestamptz, integer, js
 
 create function pgq._target(
     p_queue text, p_priority integer, inout p_run_at timestamptz, p_max_attempts integer,
-    p_headers jsonb, out v_queue_id integer, out v_lane integer, out v_slot smallint
+    p_headers jsonb, out v_queue_id integer, out v_lane integer, out v_slot smallint,
+    out v_parked smallint
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -50,8 +51,6 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
-declare
-    v_parked smallint;
 begin
     perform pg_current_xact_id();
     if p_priority is null or p_priority not between -32768 and 32767
@@ -159,8 +158,9 @@ comment on function
 'queue has it, or one that completed within its dedupe_for, nothing is added and its id returned; '
 'waits for a transaction that is enqueueing with the same key. on_duplicate: ''keep'' leaves that '
 'job as it is; ''replace'' gives it this payload and run_at, unless it is active; ''error'' raises '
-'23505. Errors: 42704 unknown queue; 22004 null payload, queue or priority; 22003 priority; 22023 '
-'other values; 23505; 40001; 0A000 group_key, which this version does not support.';
+'23505. group_key (1 to 500 characters): of the queue''s jobs with the same one at most '
+'group_concurrency are active at a time, in id order, retries included. Errors: 42704 unknown '
+'queue; 22004 null payload, queue or priority; 22003 priority; 22023 other values; 23505; 40001.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],
@@ -184,10 +184,10 @@ declare
     v_now constant timestamptz := pgq._now();
 begin
     perform pgq._check_array('payloads', payloads);
-    perform pgq._raise_unsupported('group_keys') where group_keys is not null;
-    if dedupe_keys is not null then
-        return query select unnest(pgq._enqueue_unique(
-            payloads, queue, priority, run_at, dedupe_keys, max_attempts, headers, on_duplicate
+    if dedupe_keys is not null or group_keys is not null then
+        return query select unnest(pgq._enqueue_keyed(
+            payloads, queue, priority, run_at, dedupe_keys, group_keys, max_attempts, headers,
+            on_duplicate
         ));
         return;
     end if;

@@ -1,5 +1,5 @@
 /*
- * Public: pgq_dequeue, pgq_pop, pgq_claim.
+ * Public: pgq_dequeue, pgq_pop.
  */
 
 /*
@@ -51,7 +51,7 @@ select q.max_attempts, {tick},
                    ) f
              where j.ctid = f.ctid
             returning j.id, j.token, pgq_dequeue.queue, v_priority, 'active', j.attempt::integer,
-                   coalesce(j.max_attempts, v_max), j.payload, j.headers, null::text, j.dedupe_key,
+                   coalesce(j.max_attempts, v_max), j.payload, j.headers, j.group_key, j.dedupe_key,
                    j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
                    j.lease_expires_at, j.last_error, false
 --@ end
@@ -212,81 +212,3 @@ comment on function @extschema@.pgq_pop(integer, text) is
 'it rolls back or its connection dies, locked while it is prepared. There is no lease and no '
 'receipt (token is null), and a rolled back try is not counted. The queue''s keep_completed '
 'applies. Errors as pgq_dequeue.';
-
-create function pgq._raise_held(p_id bigint)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    raise exception 'job % is held by another consumer', p_id
-        using errcode = 'lock_not_available',
-              hint = 'Try another job, or this one later.';
-end
-$$;
-comment on function pgq._raise_held(bigint) is 'raises 55P03';
-
-create function @extschema@.pgq_claim(
-    id bigint,
-    timeout interval default '30 seconds',
-    worker text default null
-)
-returns @extschema@.pgq_job
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_now constant timestamptz := pgq._now();
-    v_lease_ms integer;
-    v_job pgq.job;
-    v_queue pgq.queue;
-    v_result @extschema@.pgq_job;
-begin
-    perform pgq._check_not_null('id', id is null);
-    v_lease_ms := pgq._lease_ms(timeout);
-    perform pgq._check_not_null('timeout', timeout is null);
-    perform pgq._wants_tick(v_lease_ms);
-    v_job := pgq._find(id);
-    if v_job.id is null then
-        raise exception 'there is no live job %', id
-            using errcode = 'no_data_found',
-                  hint = 'It does not exist, or has completed, died or been cancelled.';
-    end if;
-    select q.* into v_queue
-      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
-    if v_job.lease_expires_at > v_now then
-        perform pgq._raise_held(id);
-    end if;
-    if v_job.run_at > v_now and v_job.token is null then
-        raise exception 'job % is scheduled', id
-            using errcode = 'object_not_in_prerequisite_state',
-                  detail = format('It is due at %s.', v_job.run_at);
-    end if;
-    if v_queue.paused then
-        raise exception 'job % is in queue "%", which is paused', id, v_queue.name
-            using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'Use pgq_resume to let its jobs run.';
-    end if;
-    if v_job.lease_expires_at is not null
-        and v_job.attempt >= coalesce(v_job.max_attempts, v_queue.max_attempts)
-    then
-        raise exception 'job % has no attempt left', id
-            using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'pgq_reclaim or the next maintenance makes it dead; '
-                         'pgq_retry brings it back.';
-    end if;
-    select g.* into v_result
-      from pgq._grab(v_queue.name, 1, v_lease_ms, worker, true, id - 1, id + 1) g;
-    if not found then
-        perform pgq._raise_held(id);
-    end if;
-    return v_result;
-end
-$$;
-revoke all on function @extschema@.pgq_claim(bigint, interval, text) from public;
-comment on function @extschema@.pgq_claim(bigint, interval, text) is
-'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 '
-'at once when another consumer holds it; P0002 unknown or finished; 55000 scheduled, in a paused '
-'queue or without an attempt left; 22004 and 22023 as pgq_dequeue.';

@@ -27,6 +27,7 @@ begin
     end if;
     select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
     perform pgq._keep(array[v_job], 'cancelled', null);
+    perform pgq._note_ended(array[v_job]);
     return true;
 end
 $$;
@@ -64,15 +65,23 @@ begin
         delete from pgq.archive a where a.bucket = v_dead.bucket and a.id = v_dead.id;
         select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
                v_dead.payload, v_dead.headers, v_dead.last_error, v_dead.dedupe_key,
-               case when v_dead.dedupe_key is not null then v_queue_id end
+               case when v_dead.dedupe_key is not null then v_queue_id end, v_dead.group_key,
+               pgq._group_id(v_queue_id, v_dead.group_key)
           into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts,
                v_job.payload, v_job.headers, v_job.last_error, v_job.dedupe_key,
-               v_job.dedupe_queue_id
+               v_job.dedupe_queue_id, v_job.group_key, v_job.group_id
           from pgq.lane l
          where l.queue_id = v_queue_id and l.priority = v_dead.priority
          order by l.id
          limit 1;
-        perform pgq._park(v_job, pgq._now());
+        if v_job.group_id is null then
+            perform pgq._park(v_job, pgq._now());
+        else
+            delete from pgq.group_block b
+             where b.group_id = v_job.group_id and b.job_id = v_dead.id;
+            perform pgq._wait(v_job);
+            perform pgq._note_groups(array[v_job.group_id], array[v_job.id]);
+        end if;
         return next v_dead.id;
     end loop;
 end
@@ -173,11 +182,21 @@ begin
           from pgq.job j
          where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
            and j.token is null
-           and case when j.run_at > v_now then 'scheduled' else 'ready' end = any (states)
+           and case when pgq._is_waiting(j) then 'waiting'
+                    when j.run_at > v_now then 'scheduled'
+                    else 'ready' end = any (states)
            for update skip locked
     )
-    delete from pgq.job j using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id;
-    get diagnostics v_live = row_count;
+    , gone as (
+        delete from pgq.job j
+         using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
+        returning j.group_id, j.id
+    ), noted as (
+        select pgq._note_groups(array_agg(n.group_id), array_agg(n.id))
+          from (select g.group_id, min(g.id) as id from gone g
+                 where g.group_id is not null group by g.group_id) n
+    )
+    select count(*) into v_live from gone left join noted on true;
     delete from pgq.archive a
      where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead';
     get diagnostics v_dead = row_count;

@@ -53,6 +53,15 @@ begin
         ) end;
     --@ end
     end case;
+    if not v_found and not p_closely then
+        case p_slot
+        --@ each parked
+        when {slot} then
+            v_found := exists (select from pgq.job_{slot} j where j.wait is not null);
+        --@ end
+        else
+        end case;
+    end if;
     return v_found;
 end
 $$;
@@ -105,23 +114,40 @@ begin
         for v_lane in with moved as (
             delete from pgq.job_{slot} j
              where j.ctid = any (array(
-                       select i.ctid from pgq.job_{slot} i limit 1000 for update skip locked
+                       select l.ctid
+                         from (
+                                  select i.ctid
+                                    from (
+                                             select i.ctid, i.group_id from pgq.job_{slot} i
+                                              where i.lease_expires_at is distinct from 'infinity'
+                                              limit 1000
+                                         ) i
+                                    left join lateral
+                                              pgq._lock_groups(array[i.group_id], true) g on true
+                                   where i.group_id is null or g is not null
+                                  offset 0
+                              ) i,
+                              lateral (
+                                  select o.ctid from pgq.job_{slot} o
+                                   where o.ctid = i.ctid for update skip locked
+                              ) l
                    ))
             returning j.*
         ), parked as (
             insert into pgq.job (
                 id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
                 lease_expires_at, lease_ms, worker, payload, headers, last_error, dedupe_key,
-                dedupe_queue_id
+                dedupe_queue_id, group_key, group_id, wait
             )
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
-                   greatest(m.due, pgq._due(p_now, m.id)), m.token, m.claimed_at,
-                   m.lease_expires_at, m.lease_ms, m.worker, m.payload, m.headers, m.last_error,
-                   m.dedupe_key, m.dedupe_queue_id
+                   case when m.wait is null then greatest(m.due, pgq._due(p_now, m.id)) end,
+                   m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker, m.payload,
+                   m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
+                   m.group_id, m.wait
               from moved m
             returning lane, due
         )
-        select p.lane, min(p.due) as due from parked p group by p.lane
+        select p.lane, min(p.due) as due from parked p where p.due is not null group by p.lane
         loop
             perform pgq._admit(p_to, v_lane.lane, v_lane.due);
         end loop;

@@ -64,6 +64,24 @@ comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], sma
 'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
 'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
 
+create function pgq._shift_xids(p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ms constant bigint := pgq._ms(p_now);
+begin
+    if abs(v_ms - coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0)) >= 1000 then
+        perform setval('pgq.xid_shifted', v_ms);
+        perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
+        perform setval('pgq.xid_recent', pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
+    end if;
+end
+$$;
+comment on function pgq._shift_xids(timestamptz) is
+'moves the registers xid_old and xid_recent on, once a second';
+
 create function pgq._maintain()
 returns void
 language plpgsql
@@ -77,16 +95,14 @@ begin
     if not found then
         return;
     end if;
+    -- What it does to groups is for the next tick: it must not wait for their buckets.
+    perform set_config('pgq.grouped', pg_current_xact_id()::text, true);
+    perform pgq._take_hints(), pgq._clear_group_events();
     delete from pgq.chore c
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
     perform setval('pgq.last_tick', pgq._ms(v_now));
-    if abs(pgq._ms(v_now) - coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0)) >= 1000 then
-        perform setval('pgq.xid_shifted', pgq._ms(v_now));
-        perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
-        perform setval('pgq.xid_recent', pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
-    end if;
-
+    perform pgq._shift_xids(v_now);
     perform pgq._reclaim(null, 1000, 10000, true);
 
     select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
@@ -135,10 +151,7 @@ as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
 begin
-    -- Locks would outlive a PREPARE TRANSACTION. A commit by a Sync message has no current query.
-    if not pgq._read_committed() or coalesce(current_query(), '')
-        ~* '[[:<:]]prepare[[:space:]]+transaction[[:space:]]*(e|u&)?['']'
-    then
+    if not pgq._read_committed() or pgq._is_preparing() then
         return null;
     end if;
     -- The first event queues one more, behind the deferred triggers of everybody else. After SET

@@ -17,7 +17,17 @@ from pgq._errors import (
     UnknownQueue,
     WrongTransaction,
 )
-from pgq._models import FailOutcome, Job, JobId, JobState, Lease, OnDuplicate, Receipt, Token
+from pgq._models import (
+    FailOutcome,
+    GroupOnDead,
+    Job,
+    JobId,
+    JobState,
+    Lease,
+    OnDuplicate,
+    Receipt,
+    Token,
+)
 from pgq._queue import Queue
 from pgq._register import register
 from pgq._worker import Worker
@@ -26,6 +36,7 @@ __all__ = [
     "DuplicateKey",
     "Error",
     "FailOutcome",
+    "GroupOnDead",
     "InvalidArgument",
     "Job",
     "JobHeld",

@@ -13,6 +13,7 @@ JobState: TypeAlias = Literal[
     "ready", "scheduled", "waiting", "active", "completed", "dead", "cancelled"
 ]
 FailOutcome: TypeAlias = Literal["scheduled", "dead"]
+GroupOnDead: TypeAlias = Literal["continue", "block"]
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
 
 

@@ -13,6 +13,7 @@ from pgq._errors import InvalidArgument, translate
 from pgq._models import (
     AnyReceipt,
     FailOutcome,
+    GroupOnDead,
     Job,
     JobId,
     JobState,
@@ -88,7 +89,8 @@ class Queue:
             run_at: not before this time; None means now.
             dedupe_key: if a live job of the queue has this key, or one that completed within the
                 queue's `dedupe_for`, nothing is added and its id returned.
-            group_key: jobs of a group run one after the other.
+            group_key: of the jobs of a group at most the queue's `group_concurrency` are at work at
+                the same time, in the order of their ids, retries included.
             max_attempts: tries until the job is dead; None takes the queue's.
             headers: what goes beside the payload; None for nothing.
             on_duplicate: what happens to the live job with the same dedupe_key: "keep" leaves it,
@@ -403,6 +405,8 @@ class Queue:
         keep_dead: timedelta = timedelta(days=30),
         max_active: int = 0,
         dedupe_for: timedelta = _NOTHING,
+        group_concurrency: int = 1,
+        group_on_dead: GroupOnDead = "continue",
         connection: Connection | None = None,
     ) -> None:
         """Create the queue.
@@ -416,6 +420,9 @@ class Queue:
             keep_dead: how long dead jobs are kept.
             max_active: the most jobs at work at the same time; 0 for no limit.
             dedupe_for: how long a dedupe key stays taken after its job has completed.
+            group_concurrency: how many jobs of one group may be at work at the same time.
+            group_on_dead: "continue" lets the next job of a group run when one has died, "block"
+                waits until that one is retried or `unblock` is called.
 
         Raises:
             QueueExists: there is one of this name.
@@ -432,6 +439,8 @@ class Queue:
             keep_dead,
             max_active,
             dedupe_for,
+            group_concurrency,
+            group_on_dead,
         )
 
     async def configure(
@@ -445,6 +454,8 @@ class Queue:
         keep_dead: timedelta | None = None,
         max_active: int | None = None,
         dedupe_for: timedelta | None = None,
+        group_concurrency: int | None = None,
+        group_on_dead: GroupOnDead | None = None,
         connection: Connection | None = None,
     ) -> None:
         """Change settings of the queue: the arguments of `create`, None leaves one as it is."""
@@ -460,6 +471,8 @@ class Queue:
             keep_dead,
             max_active,
             dedupe_for,
+            group_concurrency,
+            group_on_dead,
         )
 
     async def drop(self, *, force: bool = False, connection: Connection | None = None) -> None:
@@ -480,6 +493,17 @@ class Queue:
     async def resume(self, *, connection: Connection | None = None) -> None:
         """Hand out jobs of the queue again."""
         await self._value(connection, _sql.RESUME, self.name)
+
+    async def unblock(self, group_key: str, *, connection: Connection | None = None) -> bool:
+        """Let a group go on that is blocked because one of its jobs has died.
+
+        Args:
+            group_key: the group.
+
+        Returns:
+            False if the group is not blocked.
+        """
+        return bool(await self._value(connection, _sql.UNBLOCK, self.name, group_key))
 
     async def purge(
         self,

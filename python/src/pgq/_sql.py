@@ -81,18 +81,21 @@ CREATE_QUEUE = """
         name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
         backoff_factor => $4::double precision, backoff_max => $5::interval,
         keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer,
-        dedupe_for => $9::interval)"""
+        dedupe_for => $9::interval, group_concurrency => $10::integer,
+        group_on_dead => $11::text)"""
 
 CONFIGURE_QUEUE = """
     select @pgq_configure_queue(
         name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
         backoff_factor => $4::double precision, backoff_max => $5::interval,
         keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer,
-        dedupe_for => $9::interval)"""
+        dedupe_for => $9::interval, group_concurrency => $10::integer,
+        group_on_dead => $11::text)"""
 
 DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
 PAUSE = "select @pgq_pause(queue => $1::text)"
 RESUME = "select @pgq_resume(queue => $1::text)"
+UNBLOCK = "select @pgq_unblock(queue => $1::text, group_key => $2::text)"
 PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[])"
 CANCEL = "select @pgq_cancel(id => $1::bigint)"
 RETRY = "select @pgq_retry(id => $1::bigint)"

@@ -1,0 +1,43 @@
+/*
+ * What dedupe keys and groups need beside the jobs: see 37_dedupe.sql and 38_group.sql.
+ */
+
+create table pgq.bucket (
+    id integer not null,
+    constraint bucket_pkey primary key (id)
+);
+comment on table pgq.bucket is
+'rows to be locked, never changed: each for all dedupe keys, or from 16384 on for all groups, that '
+'hash to it';
+insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 32767) n;
+
+create unlogged table pgq.group_event_0 (
+    one boolean not null default true
+);
+create unlogged table pgq.group_event_1 (
+    one boolean not null default true
+);
+comment on table pgq.group_event_0 is
+'an insert queues pgq._at_group_commit for the commit of its transaction';
+comment on table pgq.group_event_1 is
+'the same: the two are written by turns, so that each can be truncated while the other is';
+
+create table pgq.group_block (
+    group_id bigint not null,
+    queue_id integer not null,
+    job_id bigint not null,
+    constraint group_block_pkey primary key (group_id, job_id),
+    constraint group_block_queue_fkey foreign key (queue_id) references pgq.queue (id)
+        on delete cascade
+);
+comment on table pgq.group_block is
+'groups of which a job has died, where group_on_dead is block, until it is retried or unblocked';
+
+create table pgq.group_hint (
+    group_id bigint not null,
+    id bigint not null
+);
+create index group_hint_group_id_idx on pgq.group_hint (group_id);
+alter table pgq.group_hint replica identity full;
+comment on table pgq.group_hint is
+'groups that the next tick looks at, and from which place on: see pgq._take_hints';

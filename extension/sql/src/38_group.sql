@@ -1,0 +1,283 @@
+/*
+ * Groups: at most group_concurrency jobs of a group may be claimed at a time, in id order.
+ *
+ * Those that may be are its heads: jobs like any other. The followers wait in a parked slot, where
+ * no claim looks. Whether a job is a head is decided at COMMIT, for those that enqueue as for those
+ * that complete, under a lock on the group's bucket: so it is held for no longer than a commit
+ * takes, each decision sees those before it, and neither waits for anybody's open transaction.
+ *
+ * A transaction notes the groups of the jobs that it adds and of the heads that it ends. The first
+ * note queues the event of a deferred trigger, which locks the buckets of all, in one order. Where
+ * that cannot be (PREPARE TRANSACTION, REPEATABLE READ, a second round in one transaction, very
+ * many groups) a hint is left for the next tick.
+ *
+ * How a job of a group (group_id is not null) is stored:
+ *   waiting  "wait" is set: its place in the group, the id unless it came late
+ *   new      lease_expires_at is infinity, due is the id of the transaction that enqueues it; in
+ *            the ring, until the commit
+ *   head     otherwise
+ */
+
+create function pgq._group_id(p_queue_id integer, p_group_key text)
+returns bigint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return hashtextextended(p_group_key, p_queue_id);
+end
+$$;
+comment on function pgq._group_id(integer, text) is
+'what stands for a group; two groups with the same hash take turns';
+
+create function pgq._is_waiting(p_job pgq.job)
+returns boolean
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return p_job.wait is not null or coalesce(p_job.lease_expires_at = 'infinity', false);
+end
+$$;
+comment on function pgq._is_waiting(pgq.job) is 'whether a job of a group is new or waiting';
+
+create function pgq._busy_groups(p_group_ids bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_busy bigint[];
+begin
+    v_busy := array(
+        select g from unnest(p_group_ids) g
+         where exists (select from pgq.group_block b where b.group_id = g)
+            --@ each parked
+            or (select j.id from pgq.job_{slot} j
+                 where j.group_id = g and j.wait is not null order by j.wait desc limit 1) > 0
+            or (select j.id from pgq.job_{slot} j
+                 where j.group_id = g and j.wait is null order by j.due desc limit 1) > 0
+            --@ end
+            --@ each ring
+            or (select j.id from pgq.job_{slot} j
+                 where j.group_id = g order by j.id desc limit 1) > 0
+            --@ end
+    );
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_busy;
+end
+$$;
+comment on function pgq._busy_groups(bigint[]) is
+'those of these groups that have a live job now, or are blocked; where a new one is put depends on '
+'it, not what becomes of it';
+
+create function pgq._note_groups(p_group_ids bigint[], p_froms bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_noted constant text := nullif(current_setting('pgq.groups', true), '');
+begin
+    if p_group_ids is null or p_group_ids = '{}' then
+        return;
+    end if;
+    if length(v_noted) > 1000000 then
+        insert into pgq.group_hint (group_id, id) select * from unnest(p_group_ids, p_froms);
+        return;
+    end if;
+    perform set_config(
+                'pgq.groups', concat_ws(',', v_noted, array_to_string(p_group_ids, ',')), true
+            ),
+            set_config(
+                'pgq.group_froms',
+                concat_ws(',', case when v_noted is not null
+                                    then current_setting('pgq.group_froms') end,
+                          array_to_string(p_froms, ',')),
+                true
+            );
+    if v_noted is not null then
+        return;
+    end if;
+    if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0 then
+        insert into pgq.group_event_0 default values;
+    else
+        insert into pgq.group_event_1 default values;
+    end if;
+end
+$$;
+comment on function pgq._note_groups(bigint[], bigint[]) is
+'called with the groups of jobs that were added, and of heads that have ended, and their ids: they '
+'are looked at when the transaction commits';
+
+create function pgq._note_ended(p_jobs pgq.job[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._note_groups(array_agg(j.group_id), array_agg(j.id))
+       from unnest(p_jobs) j where j.group_id is not null;
+end
+$$;
+comment on function pgq._note_ended(pgq.job[]) is 'pgq._note_groups for jobs that have ended';
+
+create function pgq._wait(p_job pgq.job)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    select r.parked[cardinality(r.parked)] into p_job.slot
+      from pgq.ring r order by r.gen desc limit 1;
+    p_job.wait := p_job.id;
+    p_job.due := null;
+    p_job.lease_expires_at := null;
+    insert into pgq.job select p_job.*;
+end
+$$;
+comment on function pgq._wait(pgq.job) is
+'puts a job that has just been deleted from pgq.job or pgq.archive behind those of its group';
+
+create function pgq._heads(p_group_id bigint, p_queue_id integer, out heads bigint, out last bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    select count(*), coalesce(max(h.id), 0)
+      into heads, last
+      from (
+               select null::bigint as id where false
+               --@ each ring
+               union all
+               select j.id from pgq.job_{slot} j
+                where j.group_id = p_group_id and j.lease_expires_at is distinct from 'infinity'
+               --@ end
+               --@ each parked
+               union all
+               select j.id from pgq.job_{slot} j
+                where j.group_id = p_group_id and j.wait is null
+                  and j.due > (
+                          select min(coalesce(f.base, 0))
+                            from pgq.lane l
+                            left join lateral (
+                                    select f.base from pgq.floor_{slot} f
+                                     where f.lane = l.id order by f.n desc limit 1
+                                 ) f on true
+                           where l.queue_id = p_queue_id
+                      )
+               --@ end
+           ) h;
+end
+$$;
+comment on function pgq._heads(bigint, integer) is
+'how many heads a group has, and the highest id of them';
+
+create function pgq._follower(
+    p_group_id bigint, p_from bigint, out slot smallint, out lane integer, out id bigint,
+    out place bigint, out by_xid bigint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    select f.* into slot, lane, id, place, by_xid
+      from (
+               --@ each ring
+               select {slot}::smallint, j.lane, j.id, j.id as place, j.due from pgq.job_{slot} j
+                where j.group_id = p_group_id and j.lease_expires_at = 'infinity'
+               union all
+               --@ end
+               --@ each parked
+               (select {slot}::smallint, j.lane, j.id, j.wait as place, null from pgq.job_{slot} j
+                 where j.group_id = p_group_id and j.wait >= p_from order by j.wait, j.id limit 1)
+               union all
+               --@ end
+               select null, null, null, null, null where false
+           ) f
+     order by f.place, f.id
+     limit 1;
+end
+$$;
+comment on function pgq._follower(bigint, bigint) is
+'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on: '
+'before it may lie the dead index entries of thousands. by_xid: who enqueues it, if it is new';
+
+create function pgq._unwait(p_slot smallint, p_lane integer, p_id bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    v_us constant bigint := pgq._us(pgq._now());
+    v_due bigint;
+begin
+    if (pgq._lock(p_slot, p_lane, p_id, true)).id is null then
+        return false;
+    end if;
+    case p_slot
+    --@ each ring
+    when {slot} then
+        update pgq.job_{slot} j set due = null, lease_expires_at = null
+         where j.lane = p_lane and j.id = p_id;
+    --@ end
+    --@ each parked
+    when {slot} then
+        update pgq.job_{slot} j
+           set wait = null, lease_expires_at = null,
+               due = greatest(pgq._us(j.run_at), v_us) + j.id % 4096
+         where j.lane = p_lane and j.id = p_id
+        returning j.due into v_due;
+        perform pgq._admit({slot}::smallint, p_lane, v_due);
+    --@ end
+    end case;
+    return true;
+end
+$$;
+comment on function pgq._unwait(smallint, integer, bigint) is
+'makes a new or waiting job a head; false if somebody is about to cancel or replace it';
+
+create function pgq._come_late(p_group_id bigint, p_from bigint, p_place bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    --@ each parked
+    update pgq.job_{slot} j set wait = p_place
+     where j.ctid = any (array(
+               select i.ctid from pgq.job_{slot} i
+                where i.group_id = p_group_id and i.wait >= p_from and i.wait < p_place
+                  for update skip locked
+           ));
+    --@ end
+end
+$$;
+comment on function pgq._come_late(bigint, bigint, bigint) is
+'moves waiting jobs from before a place to it: whoever ends a head looks from its id on';

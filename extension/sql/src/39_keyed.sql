@@ -1,0 +1,165 @@
+/*
+ * Enqueue with dedupe or group keys.
+ */
+
+create function pgq._check_keys(p_name text, p_keys text[], p_payloads jsonb[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_key text;
+begin
+    if p_keys is null then
+        return;
+    end if;
+    perform pgq._check_array(p_name, p_keys);
+    perform pgq._check_lengths(p_name, cardinality(p_keys), 'payloads', cardinality(p_payloads));
+    select k into v_key from unnest(p_keys) k where length(k) not between 1 and 500;
+    if found then
+        raise exception 'a key in "%" must have 1 to 500 characters, not %', p_name, length(v_key)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'A long key can be hashed, for example with sha256().';
+    end if;
+end
+$$;
+comment on function pgq._check_keys(text, text[], jsonb[]) is
+'raises 22004 and 22023; a null array passes';
+
+create function pgq._check_on_duplicate(p_value text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('on_duplicate', p_value is null);
+    if p_value not in ('keep', 'replace', 'error') then
+        raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_value
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_on_duplicate(text) is 'raises 22004 and 22023';
+
+create function pgq._add_keyed(
+    p_at record, p_ids bigint[], p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
+    p_max_attempts integer, p_headers jsonb
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_xid constant bigint := pg_current_xact_id()::text::bigint;
+    v_waits constant boolean := p_at.p_run_at is not null or not pgq._read_committed();
+    v_busy bigint[] := '{}';
+    v_group_ids bigint[];
+begin
+    if p_group_keys is not null then
+        v_group_ids := array(
+            select hashtextextended(k, p_at.v_queue_id) from unnest(p_group_keys) k
+        );
+        if not v_waits then
+            v_busy := pgq._busy_groups(array(select distinct g from unnest(v_group_ids) g));
+        end if;
+    end if;
+    with given as (
+        select g.*, g.group_id is not null and (
+                   v_waits or g.group_id = any (v_busy)
+                   or row_number() over (partition by g.group_id order by g.id) > 1
+               ) as waits
+          from unnest(p_ids, p_payloads, p_dedupe_keys, p_group_keys, v_group_ids)
+               g (id, payload, key, group_key, group_id)
+    )
+    insert into pgq.job (
+        id, enqueued_at, lane, slot, max_attempts, run_at, due, lease_expires_at, payload, headers,
+        dedupe_key, dedupe_queue_id, group_key, group_id, wait
+    )
+    select g.id, v_now, p_at.v_lane, case when g.waits then p_at.v_parked else p_at.v_slot end,
+           p_max_attempts, p_at.p_run_at,
+           case when g.waits then null
+                when g.group_id is not null then v_xid
+                when p_at.p_run_at is not null then pgq._due(p_at.p_run_at, g.id) end,
+           case when g.group_id is not null and not g.waits then timestamptz 'infinity' end,
+           g.payload, p_headers, g.key, case when g.key is not null then p_at.v_queue_id end,
+           g.group_key, g.group_id, case when g.waits then g.id end
+      from given g;
+    if v_group_ids is not null then
+        perform pgq._note_groups(array_agg(n.group_id), array_agg(n.id))
+           from (select g.group_id, min(g.id) as id
+                   from unnest(v_group_ids, p_ids) g (group_id, id) group by g.group_id) n;
+    end if;
+end
+$$;
+
+comment on function
+    pgq._add_keyed(record, bigint[], jsonb[], text[], text[], integer, jsonb) is
+'inserts jobs with keys, with drawn ids, where pgq._target says (p_at); notes their groups';
+
+create function pgq._enqueue_keyed(
+    p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
+    p_dedupe_keys text[], p_group_keys text[], p_max_attempts integer, p_headers jsonb,
+    p_on_duplicate text
+)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id constant integer := pgq._queue_id(p_queue);
+    v_at record;
+    v_taken bigint[]; v_all bigint[];
+    v_ids bigint[]; v_payloads jsonb[]; v_dedupe_keys text[]; v_group_keys text[];
+begin
+    perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),
+            pgq._check_keys('group_keys', p_group_keys, p_payloads),
+            pgq._check_on_duplicate(p_on_duplicate);
+    if p_dedupe_keys is null then
+        v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
+        v_ids := array(select nextval('pgq.job_id') from unnest(p_payloads));
+        perform pgq._add_keyed(
+            v_at, v_ids, p_payloads, null, p_group_keys, p_max_attempts, p_headers
+        );
+        return v_ids;
+    end if;
+    perform pgq._lock_keys(v_queue_id, p_dedupe_keys);
+    v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
+    v_taken := pgq._taken_keys(v_queue_id, p_dedupe_keys);
+    with given as materialized (
+        select g.*, min(g.n) over w as first, max(g.n) over w as last
+          from unnest(p_payloads, p_dedupe_keys, p_group_keys, v_taken)
+               with ordinality g (payload, key, group_key, taken, n)
+        window w as (partition by g.key)
+    ), fresh as materialized (
+        select f.*, nextval('pgq.job_id') as id
+          from (select g.key, case p_on_duplicate when 'replace' then g.last else g.first end as n
+                  from given g where g.n = g.first and g.taken is null order by g.n) f
+    )
+    select f.ids, f.payloads, f.keys, f.group_keys, g.ids
+      into v_ids, v_payloads, v_dedupe_keys, v_group_keys, v_all
+      from (select array_agg(f.id order by f.id) as ids,
+                   array_agg(g.payload order by f.id) as payloads,
+                   array_agg(g.key order by f.id) as keys,
+                   array_agg(g.group_key order by f.id) filter (where g.group_key is not null)
+                       as group_keys
+              from fresh f join given g on g.n = f.n) f,
+           (select array_agg(coalesce(g.taken, f.id) order by g.n) as ids
+              from given g left join fresh f on f.key = g.key) g;
+    perform pgq._add_keyed(
+        v_at, v_ids, v_payloads, v_dedupe_keys, v_group_keys, p_max_attempts, p_headers
+    ) where v_ids is not null;
+    if p_on_duplicate <> 'keep' then
+        perform pgq._meet_duplicates(
+            p_queue, p_payloads, p_dedupe_keys, v_at.p_run_at, p_on_duplicate, v_taken, v_all
+        );
+    end if;
+    return v_all;
+end
+$$;
+comment on function
+    pgq._enqueue_keyed(
+        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text
+    ) is
+'enqueues jobs with dedupe keys, group keys (null: without) or both; returns for each the id of '
+'the job that has the dedupe key now';

@@ -1,0 +1,99 @@
+/*
+ * Public: pgq_claim.
+ */
+
+create function pgq._raise_held(p_id bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'job % is held by another consumer', p_id
+        using errcode = 'lock_not_available',
+              hint = 'Try another job, or this one later.';
+end
+$$;
+comment on function pgq._raise_held(bigint) is 'raises 55P03';
+
+create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+begin
+    if pgq._is_waiting(p_job) then
+        raise exception 'job % waits for others of its group', p_job.id
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = format('The group is "%s".', p_job.group_key);
+    end if;
+    if p_job.lease_expires_at > v_now then
+        perform pgq._raise_held(p_job.id);
+    end if;
+    if p_job.run_at > v_now and p_job.token is null then
+        raise exception 'job % is scheduled', p_job.id
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = format('It is due at %s.', p_job.run_at);
+    end if;
+    if p_queue.paused then
+        raise exception 'job % is in queue "%", which is paused', p_job.id, p_queue.name
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Use pgq_resume to let its jobs run.';
+    end if;
+    if p_job.lease_expires_at is not null
+        and p_job.attempt >= coalesce(p_job.max_attempts, p_queue.max_attempts)
+    then
+        raise exception 'job % has no attempt left', p_job.id
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'pgq_reclaim or the next maintenance makes it dead; '
+                         'pgq_retry brings it back.';
+    end if;
+end
+$$;
+comment on function pgq._check_claimable(pgq.job, pgq.queue) is
+'raises 55P03 for a job that is held, 55000 for one that cannot be claimed now';
+
+create function @extschema@.pgq_claim(
+    id bigint,
+    timeout interval default '30 seconds',
+    worker text default null
+)
+returns @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lease_ms integer;
+    v_job pgq.job;
+    v_queue pgq.queue;
+    v_result @extschema@.pgq_job;
+begin
+    perform pgq._check_not_null('id', id is null);
+    v_lease_ms := pgq._lease_ms(timeout);
+    perform pgq._check_not_null('timeout', timeout is null);
+    perform pgq._wants_tick(v_lease_ms);
+    v_job := pgq._find(id);
+    if v_job.id is null then
+        raise exception 'there is no live job %', id
+            using errcode = 'no_data_found',
+                  hint = 'It does not exist, or has completed, died or been cancelled.';
+    end if;
+    select q.* into v_queue
+      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
+    perform pgq._check_claimable(v_job, v_queue);
+    select g.* into v_result
+      from pgq._grab(v_queue.name, 1, v_lease_ms, worker, true, id - 1, id + 1) g;
+    if not found then
+        perform pgq._raise_held(id);
+    end if;
+    return v_result;
+end
+$$;
+revoke all on function @extschema@.pgq_claim(bigint, interval, text) from public;
+comment on function @extschema@.pgq_claim(bigint, interval, text) is
+'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 '
+'at once when another consumer holds it; P0002 unknown or finished; 55000 scheduled, waiting for '
+'its group, in a paused queue or without an attempt left; 22004 and 22023 as pgq_dequeue.';

@@ -1,0 +1,284 @@
+"""Groups under concurrency: one active job each, in id order, and nobody waits for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+import pytest
+
+from .sessions import (
+    Connection,
+    Dsn,
+    complete,
+    dequeue,
+    maintain,
+    sessions,
+    turning,
+    until,
+    within,
+)
+
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
+ONE = "select pgq_enqueue(to_jsonb($1::text), group_key => $1)"
+MANY = """
+    select pgq_enqueue_many(
+        array(select to_jsonb(k) from unnest($1::text[]) k), group_keys => $1
+    )
+"""
+CLAIM = "select id, token, group_key, attempt from pgq_dequeue($1, '1 hour')"
+
+
+async def put(connection: Connection, group: str = "g") -> int:
+    """Enqueue a job of a group, and return its id."""
+    job_id: int = await connection.fetchval(ONE, group)
+    return job_id
+
+
+async def claimed(connection: Connection, batch: int = 10) -> list[int]:
+    """Claim what there is, and return the ids."""
+    return [job_id for job_id, _ in await dequeue(connection, batch)]
+
+
+async def finish(connection: Connection, job_id: int) -> None:
+    """Complete an active job."""
+    token = await connection.fetchval("select token from pgq.job where id = $1", job_id)
+    assert await complete(connection, [(job_id, token)]) == [job_id]
+
+
+async def drain(consumer: Connection) -> list[tuple[str, int]]:
+    """Claim and complete one by one until there is nothing; return groups and ids."""
+    seen: list[tuple[str, int]] = []
+    while rows := await consumer.fetch(CLAIM, 1):
+        seen += [(row["group_key"], row["id"]) for row in rows]
+        await complete(consumer, [(row["id"], row["token"]) for row in rows])
+    return seen
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_no_group_ever_has_more_active_jobs_than_it_may(
+    dsn: Dsn, a: Connection, concurrency: int
+) -> None:
+    groups = [f"g{number}" for number in range(7)]
+    active: defaultdict[str, int] = defaultdict(int)
+    started: defaultdict[str, list[int]] = defaultdict(list)
+    locks = {group: asyncio.Lock() for group in groups}
+    produced: list[int] = []
+    done: list[int] = []
+    ended = asyncio.Event()
+
+    async def produce(producer: Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            chosen = [chance.choice(groups) for _ in range(chance.choice([1, 1, 3, 10]))]
+            # One enqueues to a group at a time, so that ids are in the order of the commits.
+            for group in sorted(set(chosen)):
+                await locks[group].acquire()
+            try:
+                if len(chosen) == 1:
+                    produced.append(await put(producer, chosen[0]))
+                else:
+                    produced.extend(row[0] for row in await producer.fetch(MANY, chosen))
+            finally:
+                for group in set(chosen):
+                    locks[group].release()
+
+    async def consume(consumer: Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        while not (ended.is_set() and len(done) == len(produced)):
+            rows = await consumer.fetch(CLAIM, chance.choice([1, 5]))
+            for row in rows:
+                active[row["group_key"]] += 1
+                assert active[row["group_key"]] <= concurrency
+                if row["attempt"] == 1:
+                    started[row["group_key"]].append(row["id"])
+            for row in rows:
+                active[row["group_key"]] -= 1
+                if chance.random() < 0.8:
+                    done.extend(await complete(consumer, [(row["id"], row["token"])]))
+                else:
+                    await consumer.execute(
+                        "select pgq_fail($1, $2, 'no', '0')", row["id"], row["token"]
+                    )
+            if not rows:
+                await asyncio.sleep(0.002)
+
+    await a.execute(
+        "select pgq_configure_queue('default', max_attempts => 1000, keep_completed => '0',"
+        " group_concurrency => $1)",
+        concurrency,
+    )
+    async with sessions(dsn, 14) as them:
+        with turning(dsn):
+            consumers = [asyncio.create_task(consume(c, n)) for n, c in enumerate(them[:7])]
+            await asyncio.gather(*(produce(p, n) for n, p in enumerate(them[7:])))
+            ended.set()
+            await within(asyncio.gather(*consumers), 60)
+    assert sorted(done) == sorted(produced)
+    for ids in started.values():
+        assert concurrency > 1 or ids == sorted(ids)
+    assert await a.fetchval("select count(*) from pgq.job") == 0
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 0
+
+
+async def test_a_follower_waits_for_its_heads_retries(a: Connection) -> None:
+    first, second, other = await put(a), await put(a), await put(a, "other")
+    assert await claimed(a) == [first, other]
+    await a.execute("select pgq_fail(id, token, 'no', '1 hour') from pgq.job where id = $1", first)
+    assert await claimed(a) == []
+    await a.execute("select pgq_cancel($1)", first)
+    assert await claimed(a) == [second]
+
+
+async def test_nobody_waits_for_an_open_transaction_of_the_same_group(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    first = await put(a)
+    await a.execute("begin")
+    late = await put(a)
+    second = await within(put(b))
+    assert await within(claimed(b)) == [first]
+    await within(finish(b, first))
+    assert await within(claimed(c)) == [second]
+    await a.execute("commit")
+    third = await put(b)
+    assert await claimed(b) == []
+    await finish(b, second)
+    assert await claimed(b) == [late]
+    await finish(b, late)
+    assert await claimed(b) == [third]
+
+
+async def test_what_is_rolled_back_leaves_the_group_as_it_was(a: Connection, b: Connection) -> None:
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await a.execute("begin")
+    await put(a)
+    await finish(a, first)
+    await a.execute("rollback")
+    second = await put(b)
+    assert await claimed(b) == []
+    await a.execute("begin")
+    await a.execute("savepoint s")
+    await finish(a, first)
+    await put(a)
+    await a.execute("rollback to s")
+    third = await put(a)
+    await a.execute("commit")
+    assert await claimed(b) == []
+    await finish(b, first)
+    assert await drain(b) == [("g", second), ("g", third)]
+
+
+async def test_a_head_is_decided_under_old_snapshots_and_immediate_constraints_too(
+    a: Connection, b: Connection
+) -> None:
+    async def settled() -> bool:
+        await maintain(b)
+        return not await b.fetchval("select count(*) from pgq.group_hint")
+
+    for begin in (
+        "begin isolation level repeatable read",
+        "begin isolation level serializable",
+        "begin; set constraints all immediate",
+    ):
+        await a.execute(begin)
+        first, second = await put(a), await put(a)
+        await a.execute("commit")
+        await until(settled)
+        assert await claimed(b) == [first]
+        await a.execute(begin)
+        await finish(a, first)
+        await a.execute("commit")
+        await until(settled)
+        assert await claimed(b) == [second]
+        await finish(b, second)
+        assert await b.fetchval("select count(*) from pgq.job") == 0
+
+
+async def test_commits_that_turn_the_same_groups_in_other_orders_do_not_deadlock(
+    dsn: Dsn, a: Connection
+) -> None:
+    async def produce(producer: Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(40):
+            keys = [f"g{number}" for number in range(12)]
+            chance.shuffle(keys)
+            async with producer.transaction():
+                for key in keys:
+                    await put(producer, key)
+                for receipt in chance.sample(
+                    receipts := await dequeue(producer, 12), len(receipts)
+                ):
+                    await complete(producer, [receipt])
+
+    async with sessions(dsn, 6) as producers:
+        await within(asyncio.gather(*(produce(p, n) for n, p in enumerate(producers))), 60)
+    await a.execute("select pgq_reclaim()")
+    left = await drain(a)
+    assert len(left) == len(set(left))
+    for key in {key for key, _ in left}:
+        ids = [job_id for group, job_id in left if group == key]
+        assert ids == sorted(ids)
+    assert await a.fetchval("select count(*) from pgq.job") == 0
+
+
+async def test_a_dead_head_blocks_its_group_if_it_is_to(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    first, second, third = await put(a), await put(a), await put(a)
+    kill = "select pgq_fail(id, token, 'no', retryable => false) from pgq.job where id = $1"
+    assert await claimed(a) == [first]
+    await a.execute(kill, first)
+    assert await claimed(a) == []
+    assert await a.fetchval("select pgq_retry($1)", first)
+    assert await claimed(a) == [first]
+    await finish(a, first)
+    assert await claimed(a) == [second]
+    await a.execute(kill, second)
+    fourth = await put(a)
+    assert await claimed(a) == []
+    assert await a.fetchval("select pgq_unblock('default', 'g')")
+    assert not await a.fetchval("select pgq_unblock('default', 'g')")
+    assert await claimed(a) == [third]
+    await finish(a, third)
+    assert await claimed(a) == [fourth]
+
+
+async def test_a_crowd_that_waits_costs_the_other_groups_nothing(a: Connection) -> None:
+    async def typical_claim() -> int:
+        pages: list[int] = []
+        for _ in range(31):
+            plan = await a.fetchval(
+                "explain (analyze, buffers, timing off, format json) select * from pgq_dequeue()"
+            )
+            pages.append(int(plan.split('"Shared Hit Blocks": ')[1].split(",")[0]))
+        return sorted(pages)[15]
+
+    await a.fetch(MANY, [f"g{number}" for number in range(200)])
+    before = await typical_claim()
+    await a.fetch(MANY, ["hot"] * 20_000)
+    after = await typical_claim()
+    # There may be one more parked slot to look at; not the thousands that wait in it.
+    assert after < 2 * before, (before, after)
+
+
+async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
+    dsn: Dsn, a: Connection
+) -> None:
+    async def turn() -> int:
+        query = (
+            "select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint from pg_index i"
+            " join pg_inherits s on s.inhrelid = i.indrelid where s.inhparent = 'pgq.job'::regclass"
+        )
+        before: int = await a.fetchval(query)
+        assert len(await complete(a, await dequeue(a, 10))) == 1
+        after: int = await a.fetchval(query)
+        return after - before
+
+    async with sessions(dsn, 1) as (holder,):
+        await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
+        await a.fetch(MANY, ["hot"] * 3000)
+        costs = [await turn() for _ in range(1500)]
+        early, late = sorted(costs[100:300])[100], sorted(costs[-200:])[100]
+        assert late <= 3 * early + 50, (early, late)
