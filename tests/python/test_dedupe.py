@@ -18,8 +18,10 @@ from .sessions import (
     files,
     maintain,
     sessions,
+    settle_all,
     started,
     turning,
+    until,
     waiting,
     within,
 )
@@ -197,18 +199,136 @@ async def test_an_enqueue_with_a_key_locks_only_the_slot_that_it_writes(
     await a.execute("commit")
 
 
-async def test_replacing_does_not_wait_for_whoever_is_about_to_claim(
-    a: Connection, b: Connection
+REPLACE = "select pgq_enqueue('\"new\"', dedupe_key => 'k', on_duplicate => 'replace')"
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+async def test_replacing_waits_for_whoever_is_about_to_claim(
+    a: Connection, b: Connection, c: Connection, end: str
 ) -> None:
     first = await put(a)
     await a.execute("begin")
     assert [job_id for job_id, _ in await dequeue(a)] == [first]
-    call = "select pgq_enqueue('\"new\"', dedupe_key => 'k', on_duplicate => 'replace')"
-    assert await within(b.fetchval(call)) == first
+    async with started(b.fetchval(REPLACE)) as replaced:
+        await waiting(c, b, replaced)
+        await a.execute(end)
+        assert await within(replaced) == first
+    payload = await c.fetchval("select payload from pgq.job")
+    assert payload == ('"new"' if end == "rollback" else '"k"')
+
+
+@pytest.mark.parametrize("call", ["pgq_pop()", f"pgq_cancel({1})"])
+async def test_what_replaces_a_job_that_ends_meanwhile_is_added(
+    a: Connection, b: Connection, c: Connection, call: str
+) -> None:
+    first = await put(a)
+    assert first == 1
+    await a.execute("begin")
+    await a.execute(f"select * from {call}")
+    async with started(b.fetchval(REPLACE)) as replaced:
+        await waiting(c, b, replaced)
+        await a.execute("commit")
+        assert await within(replaced) > first
+    assert await c.fetchval("select payload from pgq.job") == '"new"'
+
+
+async def test_no_replaced_payload_is_lost_while_jobs_are_moved(dsn: Dsn, a: Connection) -> None:
+    await a.execute("select pgq_pause('default')")
+    ids = [await put(a, f"k{number}") for number in range(50)]
+    await a.execute("select pgq_create_queue('other')")
+
+    async def churn(connection: Connection) -> None:
+        for _ in range(150):
+            await connection.execute(
+                "select pgq_enqueue_many(array_fill(jsonb '1', array[50]), 'other')"
+            )
+            await connection.execute(
+                "select pgq_complete(id, token) from pgq_dequeue(50, queue => 'other')"
+            )
+            await maintain(connection)
+
+    async def replace(connection: Connection, seed: int) -> None:
+        call = "select pgq_enqueue($2, dedupe_key => $1, on_duplicate => 'replace')"
+        for turn in range(20):
+            for number in range(seed, 50, 2):
+                assert await connection.fetchval(call, f"k{number}", str(turn)) == ids[number]
+
+    async with sessions(dsn, 3) as (b, c, d):
+        with turning(dsn):
+            await asyncio.gather(churn(b), replace(c, 0), replace(d, 1))
+    assert await a.fetch("select id from pgq.job where payload <> '19' and lane = 1") == []
+    assert await a.fetchval("select count(*) from pgq.job where dedupe_key is not null") == 50
+
+
+@pytest.mark.parametrize("run_at", [None, "20 ms"])
+async def test_a_keyed_bulk_that_takes_long_is_not_overlooked(
+    a: Connection, b: Connection, c: Connection, run_at: str | None
+) -> None:
+    # It waits for a key in the middle, while others use the lane and ticks raise the bases.
+    await a.execute("begin")
+    await put(a, "busy")
+    call = (
+        "select pgq_enqueue_many(array_fill(jsonb '1', array[3]), run_at => now() + $1::text"
+        "::interval, dedupe_keys => '{x,busy,y}')"
+    )
+    async with started(b.fetch(call, run_at)) as added:
+        await waiting(c, b, added)
+        for _ in range(30):
+            await settle_all(c)
+            await enqueue(c, 10)
+            await maintain(c)
+            await asyncio.sleep(0.1)
+        await a.execute("rollback")
+        ids = {row[0] for row in await within(added)}
+    seen = set[int]()
+
+    async def all_seen() -> bool:
+        await maintain(c)
+        seen.update(job_id for job_id, _ in await dequeue(c, 1000))
+        return ids <= seen
+
+    await until(all_seen)
+
+
+async def test_keys_of_any_collation_are_the_same(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    collations = await a.fetch(
+        "select a.attcollation = (select oid from pg_collation where collname = 'C') as is_c"
+        " from pg_attribute a join pg_class t on t.oid = a.attrelid"
+        " where t.relnamespace = 'pgq'::regnamespace and t.relkind in ('r', 'p')"
+        " and a.attname in ('dedupe_key', 'group_key')"
+    )
+    assert len(collations) > 2
+    assert all(row["is_c"] for row in collations)
+    try:
+        await a.execute(
+            "create collation nd (provider = icu, locale = 'und', deterministic = false)"
+        )
+    except asyncpg.FeatureNotSupportedError:
+        return  # a server without ICU has no collation in which other strings are equal
+    await a.execute("begin")
+    first = await a.fetchval("select pgq_enqueue('1', dedupe_key => 'k' collate nd)")
+    async with started(put(b)) as second:
+        await waiting(c, b, second)
+        await a.execute("commit")
+        assert await within(second) == first
+
+
+async def test_held_keys_need_read_committed(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', dedupe_for => '1 hour')")
+    await a.execute("begin isolation level repeatable read")
+    with pytest.raises(asyncpg.ActiveSQLTransactionError):
+        await put(a)
     await a.execute("rollback")
-    assert await b.fetchval("select payload from pgq.job") == '"k"'
-    assert await within(b.fetchval(call)) == first
-    assert await b.fetchval("select payload from pgq.job") == '"new"'
+
+
+async def test_bulks_stay_fast_after_single_keys(a: Connection) -> None:
+    """A plan made for one key would compare each of thousands with each."""
+    await put(a)
+    for turn in range(7):
+        keys = [f"{turn} {number}" for number in range(5000)]
+        await within(a.fetch(MANY, keys), 3)
 
 
 async def test_dead_jobs_and_enqueue_race_for_a_key(dsn: Dsn, a: Connection) -> None:

@@ -87,9 +87,9 @@ create table pgq.job (
     payload jsonb not null,
     headers jsonb,
     last_error text,
-    dedupe_key text,
+    dedupe_key text collate "C",
     dedupe_queue_id integer,
-    group_key text,
+    group_key text collate "C",
     group_id bigint,
     wait bigint
 ) partition by list (slot);
@@ -166,6 +166,15 @@ comment on table pgq.ring is
 'which slots hold jobs: oldest first, the last one is written; closing ones seemed empty. '
 'firsts, by slot number: below its ids. The row with the highest gen counts';
 
+create type pgq.target as (
+    queue_id integer,
+    lane integer,
+    slot smallint,
+    parked smallint,
+    run_at timestamptz
+);
+comment on type pgq.target is 'for enqueue: where jobs go; run_at: null for now';
+
 create type pgq.source as (
     slot smallint,
     lane integer,
@@ -238,8 +247,8 @@ create table pgq.archive (
     payload jsonb not null,
     headers jsonb,
     last_error text,
-    dedupe_key text,
-    group_key text,
+    dedupe_key text collate "C",
+    group_key text collate "C",
     result jsonb,
     constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
 ) partition by list (bucket);

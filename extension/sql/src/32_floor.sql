@@ -207,7 +207,7 @@ begin
                   select t.relation, min(pgq._full_xid(x.transactionid, v_near)) as xid
                     from pg_locks t
                     join pg_locks x on x.virtualtransaction = t.virtualtransaction
-                   where t.locktype = 'relation' and t.mode = 'RowExclusiveLock' and t.granted
+                   where t.locktype = 'relation' and t.mode = 'RowExclusiveLock'
                      and t.database = (select d.oid from pg_database d
                                         where d.datname = current_database())
                      and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
@@ -218,7 +218,8 @@ begin
 end
 $$;
 comment on function pgq._oldest_writers() is
-'per slot the id of the oldest running or prepared transaction that has written to it, or null';
+'per slot the id of the oldest running or prepared transaction that has written to it, or waits to '
+'do so, or null';
 
 create function pgq._raise_base(p_slot smallint, p_before bigint)
 returns void

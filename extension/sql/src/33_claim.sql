@@ -12,11 +12,17 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_target constant bigint
-        := ((coalesce(pg_sequence_last_value('pgq.token'), 0) >> 24) + 2) << 24;
+    v_key constant bigint := hashtextextended('pgq._skip_lost_tokens', 0);
 begin
-    perform setval('pgq.token', v_target)
-      where coalesce(pg_sequence_last_value('pgq.token'), 0) < v_target;
+    -- Not until the end of the transaction: it may stay open, and the sequences show it at once.
+    perform pg_advisory_lock(v_key);
+    if coalesce(pg_sequence_last_value('pgq.next_tick'), 0) = 0 then
+        perform setval(
+            'pgq.token', ((coalesce(pg_sequence_last_value('pgq.token'), 0) >> 24) + 2) << 24
+        );
+        perform setval('pgq.next_tick', 1);
+    end if;
+    perform pg_advisory_unlock(v_key);
     -- Or the next crash would undo this, too.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'local', true);

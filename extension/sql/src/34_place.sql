@@ -149,6 +149,24 @@ comment on function
 'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
 'without an attempt left';
 
+create function pgq._open_slot(p_slot smallint)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        lock table pgq.job_{slot} in row exclusive mode;
+    --@ end
+    end case;
+    return pgq._now();
+end
+$$;
+comment on function pgq._open_slot(smallint) is
+'locks a slot for writing, and returns the time from when on jobs may fall due there';
+
 create function pgq._park(p_job pgq.job, p_run_at timestamptz)
 returns void
 language plpgsql
@@ -158,7 +176,7 @@ begin
     select r.parked[cardinality(r.parked)] into p_job.slot
       from pgq.ring r order by r.gen desc limit 1;
     p_job.run_at := p_run_at;
-    p_job.due := pgq._due(p_run_at, p_job.id);
+    p_job.due := pgq._due(greatest(p_run_at, pgq._open_slot(p_job.slot)), p_job.id);
     p_job.token := null;
     p_job.claimed_at := null;
     p_job.lease_expires_at := null;

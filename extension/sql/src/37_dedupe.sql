@@ -22,7 +22,8 @@ as $$
 begin
     perform
        from (
-                select distinct (hashtextextended(k, p_queue_id) & 16383)::integer as id
+                select distinct
+                       (hashtextextended(k collate "C", p_queue_id) & 16383)::integer as id
                   from unnest(p_keys) k order by 1
             ) h,
             lateral (select from pgq.bucket b where b.id = h.id for update) b;
@@ -31,6 +32,33 @@ $$;
 comment on function pgq._lock_keys(integer, text[]) is
 'keeps others from using these dedupe keys of a queue; waits for transactions that are using one '
 'of them, or one of the same hash: one in 16384';
+
+create function pgq._probe_keys(p_queue_id integer, p_keys text[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms'
+as $$
+begin
+    --@ each slot
+    insert into pgq.job_{slot} (
+        id, enqueued_at, lane, slot, payload, dedupe_key, dedupe_queue_id
+    )
+    select nextval('pgq.job_id'), '-infinity', 0, {slot}, 'null', k, p_queue_id
+      from (select distinct k collate "C" from unnest(p_keys) k) k (k)
+        on conflict (dedupe_queue_id, dedupe_key) where dedupe_key is not null do nothing;
+    --@ end
+exception
+    -- It is about to be freed, or moved.
+    when lock_not_available then
+        raise exception 'could not serialize access: a job with the dedupe key is being changed'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction might succeed if retried.';
+end
+$$;
+comment on function pgq._probe_keys(integer, text[]) is
+'raises 40001 if one of these dedupe keys, which the snapshot shows as free, has been taken since: '
+'the unique indexes know. The caller takes it back';
 
 create function pgq._live_keys(p_queue_id integer, p_keys text[])
 returns bigint[]
@@ -53,23 +81,17 @@ begin
                   --@ each slot
                   union all
                   select j.id from pgq.job_{slot} j
-                   where j.dedupe_queue_id = p_queue_id and j.dedupe_key = k.key
+                   where j.dedupe_queue_id = p_queue_id
+                     and j.dedupe_key = k.key collate "C"
                   --@ end
                   limit 1
                ) l on true
          order by k.n
     );
-    -- An old snapshot may not show a job that has come since; a unique index knows of it (40001).
-    if not pgq._read_committed() then
-        --@ each slot
-        insert into pgq.job_{slot} (
-            id, enqueued_at, lane, slot, payload, dedupe_key, dedupe_queue_id
-        )
-        select nextval('pgq.job_id'), '-infinity', 0, {slot}, 'null', k, p_queue_id
-          from unnest(p_keys) k
-            on conflict (dedupe_queue_id, dedupe_key) where dedupe_key is not null do nothing;
-        --@ end
-    end if;
+    perform pgq._probe_keys(
+        p_queue_id,
+        array(select k.key from unnest(p_keys, v_ids) k (key, id) where k.id is null)
+    ) where not pgq._read_committed();
     -- Rolls back to here, so that no lock on a slot remains.
     raise exception using errcode = 'PQ000';
 exception
@@ -81,7 +103,7 @@ comment on function pgq._live_keys(integer, text[]) is
 'the live jobs that have these dedupe keys, or null, in the order of the keys; the caller has '
 'locked them. 40001 if an old snapshot cannot tell';
 
-create function pgq._taken_keys(p_queue_id integer, p_keys text[])
+create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -92,50 +114,59 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_ids bigint[];
     v_queue pgq.queue;
     v_since timestamptz;
+    v_ids bigint[] := p_live;
 begin
-    if p_keys is null then
-        return null;
-    end if;
-    v_ids := pgq._live_keys(p_queue_id, p_keys);
     select q.* into v_queue from pgq.queue q where q.id = p_queue_id;
     if v_queue.dedupe_for = '0' then
-        return v_ids;
+        return p_live;
     end if;
-    -- After the live ones: a job that completes in between is found here.
-    v_since := pgq._now() - v_queue.dedupe_for;
-    return array(
+    if not pgq._read_committed() then
+        raise exception 'queue "%" holds dedupe keys, which needs READ COMMITTED', v_queue.name
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot may not show what has completed.';
+    end if;
+    v_since := greatest(pgq._now() - v_queue.dedupe_for, v_queue.created_at);
+    v_ids := array(
         select coalesce(k.id, a.id)
-          from unnest(v_ids, p_keys) with ordinality k (id, key, n)
+          from unnest(p_live, p_keys) with ordinality k (id, key, n)
           left join lateral (
                   select a.id from pgq.archive a
-                   where k.id is null and a.queue = v_queue.name and a.dedupe_key = k.key
-                     and a.state = 'completed' and a.finished_at > v_since
+                   where k.id is null and a.queue = v_queue.name
+                     and a.dedupe_key = k.key collate "C" and a.state = 'completed'
+                     and a.finished_at > v_since
                    limit 1
                ) a on true
          order by k.n
     );
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_ids;
 end
 $$;
-comment on function pgq._taken_keys(integer, text[]) is
-'the jobs that have these dedupe keys, live or completed within dedupe_for, or null, in the order '
-'of the keys; the caller has locked them';
+comment on function pgq._held_keys(integer, text[], bigint[]) is
+'p_live (from pgq._live_keys), and in the place of null the jobs with these keys that completed '
+'within dedupe_for. Looks after the live ones: a job that completes in between is found here';
 
 create function pgq._replace(p_id bigint, p_payload jsonb, p_run_at timestamptz)
-returns void
+returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job;
 begin
-    -- Whoever has it locked is about to claim, cancel or replace it; or it was moved meanwhile.
-    for v_try in 1..3 loop
+    loop
         v_job := pgq._find(p_id);
-        exit when v_job.id is null or v_job.token is not null;
-        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, true);
+        if v_job.id is null then
+            return false;
+        end if;
+        exit when v_job.token is not null;
+        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, false);
+        -- Ended, or moved to another slot meanwhile.
         continue when v_job.id is null;
         exit when v_job.token is not null;
         select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
@@ -148,14 +179,38 @@ begin
         end if;
         exit;
     end loop;
+    return true;
 end
 $$;
 comment on function pgq._replace(bigint, jsonb, timestamptz) is
-'gives a job that is not active another payload and time (null: now); does not wait for it';
+'gives a job that is not active another payload and time (null: now); waits for whoever is about '
+'to claim or cancel it. false: it has ended';
 
-create function pgq._meet_duplicates(
-    p_queue text, p_payloads jsonb[], p_keys text[], p_run_at timestamptz, p_on_duplicate text,
-    p_taken bigint[], p_ids bigint[]
+create function pgq._replace_live(p_payloads jsonb[], p_run_at timestamptz, p_live bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old record;
+begin
+    for v_old in
+        select distinct on (g.id) g.id, g.payload
+          from unnest(p_live, p_payloads) with ordinality g (id, payload, n)
+         where g.id is not null order by g.id, g.n desc
+    loop
+        if not pgq._replace(v_old.id, v_old.payload, p_run_at) then
+            p_live := array_replace(p_live, v_old.id, null);
+        end if;
+    end loop;
+    return p_live;
+end
+$$;
+comment on function pgq._replace_live(jsonb[], timestamptz, bigint[]) is
+'pgq._replace for live jobs, each with the last payload for it; null for those that have ended';
+
+create function pgq._raise_duplicate(
+    p_queue text, p_keys text[], p_taken bigint[], p_ids bigint[]
 )
 returns void
 language plpgsql
@@ -164,26 +219,19 @@ as $$
 declare
     v_old record;
 begin
-    for v_old in
-        select distinct on (g.id) g.id, g.key, g.payload, g.taken is not null as live
-          from (
-                   select *, count(*) over (partition by u.id) as times
-                     from unnest(p_payloads, p_keys, p_taken, p_ids)
-                          with ordinality u (payload, key, taken, id, n)
-               ) g
-         where g.taken is not null or g.times > 1
-         order by g.id, g.n desc
-    loop
-        if p_on_duplicate = 'error' then
-            raise exception 'queue "%" has a job with the dedupe key "%"', p_queue, v_old.key
-                using errcode = 'unique_violation',
-                      detail = format('It is job %s.', v_old.id);
-        elsif v_old.live then
-            perform pgq._replace(v_old.id, v_old.payload, p_run_at);
-        end if;
-    end loop;
+    select g.id, g.key into v_old
+      from unnest(p_keys, p_taken, p_ids) with ordinality g (key, taken, id, n)
+     where g.taken is not null or g.n > (
+               select min(o.n) from unnest(p_ids) with ordinality o (id, n) where o.id = g.id
+           )
+     order by g.n
+     limit 1;
+    if found then
+        raise exception 'queue "%" has a job with the dedupe key "%"', p_queue, v_old.key
+            using errcode = 'unique_violation',
+                  detail = format('It is job %s.', v_old.id);
+    end if;
 end
 $$;
-comment on function
-    pgq._meet_duplicates(text, jsonb[], text[], timestamptz, text, bigint[], bigint[]) is
-'what on_duplicate asks for, where p_taken is not null or p_ids has an id twice';
+comment on function pgq._raise_duplicate(text, text[], bigint[], bigint[]) is
+'raises 23505 if a key was taken (p_taken) or is there twice';

@@ -25,7 +25,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return hashtextextended(p_group_key, p_queue_id);
+    return hashtextextended(p_group_key collate "C", p_queue_id);
 end
 $$;
 comment on function pgq._group_id(integer, text) is
@@ -232,7 +232,6 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
-    v_us constant bigint := pgq._us(pgq._now());
     v_due bigint;
 begin
     if (pgq._lock(p_slot, p_lane, p_id, true)).id is null then
@@ -248,7 +247,7 @@ begin
     when {slot} then
         update pgq.job_{slot} j
            set wait = null, lease_expires_at = null,
-               due = greatest(pgq._us(j.run_at), v_us) + j.id % 4096
+               due = pgq._due(greatest(j.run_at, pgq._now()), j.id)
          where j.lane = p_lane and j.id = p_id
         returning j.due into v_due;
         perform pgq._admit({slot}::smallint, p_lane, v_due);

@@ -30,7 +30,7 @@ begin
               from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
             select h.heads, h.last into v_heads, v_last from pgq._heads(p_group_id, v_queue.id) h;
             if exists (select from pgq.group_block b where b.group_id = p_group_id) then
-                v_heads := v_queue.group_concurrency;
+                v_heads := v_queue.group_concurrency::bigint;
             end if;
         end if;
         if v_heads < v_queue.group_concurrency then
@@ -194,9 +194,10 @@ begin
       into v_groups, v_froms
       from (
                select n.id, min(n.place) as place
-                 from unnest(string_to_array(current_setting('pgq.groups'), ',')::bigint[],
-                             string_to_array(current_setting('pgq.group_froms'), ',')::bigint[])
-                      n (id, place)
+                 from unnest(
+                          string_to_array(current_setting('pgq.groups', true), ',')::bigint[],
+                          string_to_array(current_setting('pgq.group_froms', true), ',')::bigint[]
+                      ) n (id, place)
                 group by n.id
            ) g;
     perform set_config('pgq.groups', '', true);

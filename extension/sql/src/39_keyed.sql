@@ -15,9 +15,9 @@ begin
     end if;
     perform pgq._check_array(p_name, p_keys);
     perform pgq._check_lengths(p_name, cardinality(p_keys), 'payloads', cardinality(p_payloads));
-    select k into v_key from unnest(p_keys) k where length(k) not between 1 and 500;
+    select k into v_key from unnest(p_keys) k where length(k) not between 1 and 250;
     if found then
-        raise exception 'a key in "%" must have 1 to 500 characters, not %', p_name, length(v_key)
+        raise exception 'a key in "%" must have 1 to 250 characters, not %', p_name, length(v_key)
             using errcode = 'invalid_parameter_value',
                   hint = 'A long key can be hashed, for example with sha256().';
     end if;
@@ -41,8 +41,23 @@ end
 $$;
 comment on function pgq._check_on_duplicate(text) is 'raises 22004 and 22023';
 
+create function pgq._draw_ids(p_at pgq.target, p_number integer, p_grouped boolean)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._open_slot(p_at.slot);
+    perform pgq._open_slot(p_at.parked) where p_grouped;
+    return array(select nextval('pgq.job_id') from generate_series(1, p_number));
+end
+$$;
+comment on function pgq._draw_ids(pgq.target, integer, boolean) is
+'ids of jobs that are about to be inserted there; the slots, those of groups go to the parked one, '
+'too, are locked for writing first';
+
 create function pgq._add_keyed(
-    p_at record, p_ids bigint[], p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
+    p_at pgq.target, p_ids bigint[], p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
     p_max_attempts integer, p_headers jsonb
 )
 returns void
@@ -52,13 +67,13 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
-    v_waits constant boolean := p_at.p_run_at is not null or not pgq._read_committed();
+    v_waits constant boolean := p_at.run_at is not null or not pgq._read_committed();
     v_busy bigint[] := '{}';
     v_group_ids bigint[];
 begin
     if p_group_keys is not null then
         v_group_ids := array(
-            select hashtextextended(k, p_at.v_queue_id) from unnest(p_group_keys) k
+            select hashtextextended(k collate "C", p_at.queue_id) from unnest(p_group_keys) k
         );
         if not v_waits then
             v_busy := pgq._busy_groups(array(select distinct g from unnest(v_group_ids) g));
@@ -76,13 +91,14 @@ begin
         id, enqueued_at, lane, slot, max_attempts, run_at, due, lease_expires_at, payload, headers,
         dedupe_key, dedupe_queue_id, group_key, group_id, wait
     )
-    select g.id, v_now, p_at.v_lane, case when g.waits then p_at.v_parked else p_at.v_slot end,
-           p_max_attempts, p_at.p_run_at,
+    select g.id, v_now, p_at.lane, case when g.waits then p_at.parked else p_at.slot end,
+           p_max_attempts, p_at.run_at,
            case when g.waits then null
                 when g.group_id is not null then v_xid
-                when p_at.p_run_at is not null then pgq._due(p_at.p_run_at, g.id) end,
+                when p_at.run_at is not null
+                then pgq._due(greatest(p_at.run_at, v_now), g.id) end,
            case when g.group_id is not null and not g.waits then timestamptz 'infinity' end,
-           g.payload, p_headers, g.key, case when g.key is not null then p_at.v_queue_id end,
+           g.payload, p_headers, g.key, case when g.key is not null then p_at.queue_id end,
            g.group_key, g.group_id, case when g.waits then g.id end
       from given g;
     if v_group_ids is not null then
@@ -94,7 +110,7 @@ end
 $$;
 
 comment on function
-    pgq._add_keyed(record, bigint[], jsonb[], text[], text[], integer, jsonb) is
+    pgq._add_keyed(pgq.target, bigint[], jsonb[], text[], text[], integer, jsonb) is
 'inserts jobs with keys, with drawn ids, where pgq._target says (p_at); notes their groups';
 
 create function pgq._enqueue_keyed(
@@ -105,54 +121,57 @@ create function pgq._enqueue_keyed(
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_hashjoin = on
+set enable_mergejoin = on
 as $$
 declare
     v_queue_id constant integer := pgq._queue_id(p_queue);
-    v_at record;
-    v_taken bigint[]; v_all bigint[];
-    v_ids bigint[]; v_payloads jsonb[]; v_dedupe_keys text[]; v_group_keys text[];
+    v_at pgq.target;
+    v_payloads jsonb[]; v_dedupe_keys text[]; v_group_keys text[];
+    v_taken bigint[]; v_ids bigint[]; v_all bigint[];
 begin
     perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),
             pgq._check_keys('group_keys', p_group_keys, p_payloads),
-            pgq._check_on_duplicate(p_on_duplicate);
-    if p_dedupe_keys is null then
-        v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
-        v_ids := array(select nextval('pgq.job_id') from unnest(p_payloads));
-        perform pgq._add_keyed(
-            v_at, v_ids, p_payloads, null, p_group_keys, p_max_attempts, p_headers
-        );
-        return v_ids;
-    end if;
-    perform pgq._lock_keys(v_queue_id, p_dedupe_keys);
+            pgq._check_on_duplicate(p_on_duplicate), pgq._lock_keys(v_queue_id, p_dedupe_keys);
     v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
-    v_taken := pgq._taken_keys(v_queue_id, p_dedupe_keys);
-    with given as materialized (
-        select g.*, min(g.n) over w as first, max(g.n) over w as last
-          from unnest(p_payloads, p_dedupe_keys, p_group_keys, v_taken)
-               with ordinality g (payload, key, group_key, taken, n)
-        window w as (partition by g.key)
-    ), fresh as materialized (
-        select f.*, nextval('pgq.job_id') as id
-          from (select g.key, case p_on_duplicate when 'replace' then g.last else g.first end as n
-                  from given g where g.n = g.first and g.taken is null order by g.n) f
-    )
-    select f.ids, f.payloads, f.keys, f.group_keys, g.ids
-      into v_ids, v_payloads, v_dedupe_keys, v_group_keys, v_all
-      from (select array_agg(f.id order by f.id) as ids,
-                   array_agg(g.payload order by f.id) as payloads,
-                   array_agg(g.key order by f.id) as keys,
-                   array_agg(g.group_key order by f.id) filter (where g.group_key is not null)
-                       as group_keys
-              from fresh f join given g on g.n = f.n) f,
-           (select array_agg(coalesce(g.taken, f.id) order by g.n) as ids
-              from given g left join fresh f on f.key = g.key) g;
+    if p_dedupe_keys is null then
+        v_all := pgq._draw_ids(v_at, cardinality(p_payloads), true);
+        perform pgq._add_keyed(
+            v_at, v_all, p_payloads, null, p_group_keys, p_max_attempts, p_headers
+        );
+        return v_all;
+    end if;
+    v_taken := pgq._live_keys(v_queue_id, p_dedupe_keys);
+    if p_on_duplicate = 'replace' then
+        v_taken := pgq._replace_live(p_payloads, v_at.run_at, v_taken);
+    end if;
+    v_taken := pgq._held_keys(v_queue_id, p_dedupe_keys, v_taken);
+    -- The first payload of each key that is free, or the last one.
+    select array_agg(g.payload order by g.n), array_agg(g.key order by g.n),
+           array_agg(g.group_key order by g.n) filter (where g.group_key is not null)
+      into v_payloads, v_dedupe_keys, v_group_keys
+      from (
+               select distinct on (u.key collate "C") u.*
+                 from unnest(p_payloads, p_dedupe_keys, p_group_keys, v_taken)
+                      with ordinality u (payload, key, group_key, taken, n)
+                where u.taken is null
+                order by u.key collate "C", case p_on_duplicate when 'replace' then -u.n else u.n end
+           ) g;
+    v_ids := pgq._draw_ids(
+        v_at, coalesce(cardinality(v_payloads), 0), v_group_keys is not null
+    );
     perform pgq._add_keyed(
         v_at, v_ids, v_payloads, v_dedupe_keys, v_group_keys, p_max_attempts, p_headers
-    ) where v_ids is not null;
-    if p_on_duplicate <> 'keep' then
-        perform pgq._meet_duplicates(
-            p_queue, p_payloads, p_dedupe_keys, v_at.p_run_at, p_on_duplicate, v_taken, v_all
-        );
+    );
+    v_all := array(
+        select coalesce(g.taken, f.id)
+          from unnest(p_dedupe_keys, v_taken) with ordinality g (key, taken, n)
+          left join unnest(v_dedupe_keys, v_ids) f (key, id) on f.key = g.key collate "C"
+         order by g.n
+    );
+    if p_on_duplicate = 'error' then
+        perform pgq._raise_duplicate(p_queue, p_dedupe_keys, v_taken, v_all);
     end if;
     return v_all;
 end

@@ -1,7 +1,9 @@
 /*
  * Public: pgq_enqueue, pgq_enqueue_many.
  *
- * The transaction id is assigned before an id is drawn: pgq._raise_floor relies on it.
+ * The transaction id is assigned before an id is drawn: pgq._raise_floor relies on it. So is the
+ * lock on the slot (each statement writes to one slot, whose lock it takes before it draws), and a
+ * place in a parked slot is not before the time at which that lock was had: see pgq._raise_base.
  */
 
 create function pgq._check_settings_of_job(
@@ -39,10 +41,9 @@ comment on function pgq._check_settings_of_job(integer, timestamptz, integer, js
 'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
 
 create function pgq._target(
-    p_queue text, p_priority integer, inout p_run_at timestamptz, p_max_attempts integer,
-    p_headers jsonb, out v_queue_id integer, out v_lane integer, out v_slot smallint,
-    out v_parked smallint
+    p_queue text, p_priority integer, p_run_at timestamptz, p_max_attempts integer, p_headers jsonb
 )
+returns pgq.target
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -51,18 +52,20 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+declare
+    v_at pgq.target;
 begin
     perform pg_current_xact_id();
     if p_priority is null or p_priority not between -32768 and 32767
         or p_max_attempts not between 1 and 32767 or p_headers is not null or p_run_at is not null
     then
         perform pgq._check_settings_of_job(p_priority, p_run_at, p_max_attempts, p_headers);
-        if p_run_at <= pgq._now() then
-            p_run_at := null;
+        if p_run_at > pgq._now() then
+            v_at.run_at := p_run_at;
         end if;
     end if;
     select q.id, l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)]
-      into v_queue_id, v_lane, v_slot, v_parked
+      into v_at.queue_id, v_at.lane, v_at.slot, v_at.parked
       from pgq.queue q
       left join lateral (
               select l.id from pgq.lane l
@@ -76,20 +79,21 @@ begin
     end if;
     -- An old snapshot may show a queue that has been dropped; locking its row tells (40001).
     if not pgq._read_committed() then
-        perform from pgq.queue q where q.id = v_queue_id for key share;
+        perform from pgq.queue q where q.id = v_at.queue_id for key share;
     end if;
-    if v_lane is null then
-        v_lane := pgq._add_lane(v_queue_id, p_priority::smallint);
+    if v_at.lane is null then
+        v_at.lane := pgq._add_lane(v_at.queue_id, p_priority::smallint);
     end if;
-    if p_run_at is not null then
-        v_slot := v_parked;
-        perform pgq._admit(v_slot, v_lane, pgq._us(p_run_at));
+    if v_at.run_at is not null then
+        v_at.slot := v_at.parked;
+        perform pgq._admit(v_at.slot, v_at.lane, pgq._us(v_at.run_at));
     end if;
+    return v_at;
 end
 $$;
 comment on function pgq._target(text, integer, timestamptz, integer, jsonb) is
-'checks what both forms of enqueue share and says where the jobs go; p_run_at comes back null '
-'for now';
+'checks what both forms of enqueue share and says where the jobs go; run_at comes back null for '
+'now';
 
 create function @extschema@.pgq_enqueue(
     payload jsonb,
@@ -129,22 +133,24 @@ begin
            and current_setting('transaction_isolation') = 'read committed'
          order by l.id limit 1;
         if found then
-            insert into pgq.job as j (id, enqueued_at, lane, slot, payload)
-            values (nextval('pgq.job_id'), pgq._now(), v_lane, v_slot, pgq_enqueue.payload)
-            returning j.id into v_id;
+            case v_slot
+            --@ each ring
+            when {slot} then
+                insert into pgq.job_{slot} as j (id, enqueued_at, lane, slot, payload)
+                values (nextval('pgq.job_id'), pgq._now(), v_lane, v_slot, pgq_enqueue.payload)
+                returning j.id into v_id;
+            --@ end
+            end case;
             return v_id;
         end if;
     end if;
     perform pgq._check_not_null('payload', payload is null);
-    return (
-        select e
-          from @extschema@.pgq_enqueue_many(
-                   array[payload], queue, priority, run_at,
-                   case when dedupe_key is not null then array[dedupe_key] end,
-                   case when group_key is not null then array[group_key] end, max_attempts,
-                   headers, on_duplicate
-               ) e
-    );
+    return (select e from @extschema@.pgq_enqueue_many(
+        array[payload], queue, priority, run_at,
+        case when dedupe_key is not null then array[dedupe_key] end,
+        case when group_key is not null then array[group_key] end, max_attempts, headers,
+        on_duplicate
+    ) e);
 end
 $$;
 revoke all on function
@@ -154,11 +160,11 @@ comment on function
     @extschema@.pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb, text) is
 'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher '
 'first. run_at: not before then; null or past: now. max_attempts: default the queue''s. headers: '
-'a JSON object that travels with the job. dedupe_key (1 to 500 characters): if a live job of the '
+'a JSON object that travels with the job. dedupe_key (1 to 250 characters): if a live job of the '
 'queue has it, or one that completed within its dedupe_for, nothing is added and its id returned; '
 'waits for a transaction that is enqueueing with the same key. on_duplicate: ''keep'' leaves that '
 'job as it is; ''replace'' gives it this payload and run_at, unless it is active; ''error'' raises '
-'23505. group_key (1 to 500 characters): of the queue''s jobs with the same one at most '
+'23505. group_key (1 to 250 characters): of the queue''s jobs with the same one at most '
 'group_concurrency are active at a time, in id order, retries included. Errors: 42704 unknown '
 'queue; 22004 null payload, queue or priority; 22003 priority; 22023 other values; 23505; 40001.';
 
@@ -180,7 +186,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_at record;
+    v_at pgq.target;
     v_now constant timestamptz := pgq._now();
 begin
     perform pgq._check_array('payloads', payloads);
@@ -192,15 +198,21 @@ begin
         return;
     end if;
     v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
-    return query
-    insert into pgq.job as j (
-        id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
-    )
-    select n.id, v_now, v_at.v_lane, v_at.v_slot, pgq_enqueue_many.max_attempts, v_at.p_run_at,
-           case when v_at.p_run_at is not null then pgq._due(v_at.p_run_at, n.id) end, n.payload,
-           pgq_enqueue_many.headers
-      from (select nextval('pgq.job_id'), p from unnest(payloads) p) n (id, payload)
-    returning j.id;
+    case v_at.slot
+    --@ each slot
+    when {slot} then
+        return query
+        insert into pgq.job_{slot} as j (
+            id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
+        )
+        select n.id, v_now, v_at.lane, v_at.slot, pgq_enqueue_many.max_attempts, v_at.run_at,
+               case when v_at.run_at is not null
+                    then pgq._due(greatest(v_at.run_at, pgq._now()), n.id) end,
+               n.payload, pgq_enqueue_many.headers
+          from (select nextval('pgq.job_id'), p from unnest(payloads) p) n (id, payload)
+        returning j.id;
+    --@ end
+    end case;
 end
 $$;
 revoke all on function

@@ -96,7 +96,7 @@ declare
     v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
 begin
-    if batch >= 1 and timeout <= '1 day' and extract(epoch from timeout) >= 0.001 then
+    if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
         v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
     else
         perform pgq._check_batch('batch', batch);
@@ -194,7 +194,7 @@ begin
     perform pgq._check_batch('batch', batch);
     -- A claim and its completion in one transaction: nobody else ever sees the lease.
     v_jobs := array(
-        select g from pgq._grab(queue, batch, 1, null) g
+        select g from pgq._grab(queue, batch, 30000, null) g
     );
     perform from pgq._complete(
         array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j), null

@@ -88,10 +88,10 @@ begin
                and j.token = tokens[array_position(ids, j.id)]
                and (select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
             returning j.id;
+            get diagnostics v_count = row_count;
         --@ end
         else
         end case;
-        get diagnostics v_count = row_count;
     end if;
     if v_count < cardinality(ids) then
         return query select c.* from pgq._complete(ids, tokens, null, v_count) c;

@@ -37,7 +37,7 @@ comment on function @extschema@.pgq_cancel(bigint) is
 'the queue''s keep_dead. false: it is running, finished or unknown. Waits for a transaction that '
 'is about to claim or pop it. Errors: 22004 null id; 40001.';
 
-create function pgq._revive(p_ids bigint[])
+create function pgq._revive(p_ids bigint[], p_skip boolean)
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -57,12 +57,17 @@ begin
         select a.* from pgq.archive a
          where a.id = any (p_ids) and a.state = 'dead' and a.expires_at > pgq._now()
          order by a.id
-           for update
     loop
         v_queue_id := pgq._queue_id(v_dead.queue);
         continue when v_dead.dedupe_key is not null
             and (pgq._live_keys(v_queue_id, array[v_dead.dedupe_key]))[1] is not null;
+        if p_skip then
+            perform from pgq.archive a
+              where a.bucket = v_dead.bucket and a.id = v_dead.id for update skip locked;
+            continue when not found;
+        end if;
         delete from pgq.archive a where a.bucket = v_dead.bucket and a.id = v_dead.id;
+        continue when not found;
         select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
                v_dead.payload, v_dead.headers, v_dead.last_error, v_dead.dedupe_key,
                case when v_dead.dedupe_key is not null then v_queue_id end, v_dead.group_key,
@@ -86,9 +91,9 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._revive(bigint[]) is
+comment on function pgq._revive(bigint[], boolean) is
 'puts dead jobs back as ready with all their attempts, unless a live one has their dedupe key; '
-'returns the ids';
+'returns the ids. p_skip: leaves out those that somebody else is about to put back or purge';
 
 create function @extschema@.pgq_retry(id bigint)
 returns boolean
@@ -99,7 +104,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('id', id is null);
-    perform pgq._revive(array[id]);
+    perform pgq._revive(array[id], false);
     if found then
         return true;
     end if;
@@ -141,8 +146,7 @@ begin
                   and a.expires_at > pgq._now()
                 order by a.id
                 limit max
-                  for update skip locked
-           )) r
+           ), true) r
      order by 1;
 end
 $$;

@@ -108,6 +108,7 @@ as $$
 declare
     v_lane record;
 begin
+    p_now := greatest(p_now, pgq._open_slot(p_to));
     case p_from
     --@ each slot
     when {slot} then
