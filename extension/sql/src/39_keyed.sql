@@ -53,8 +53,8 @@ begin
 end
 $$;
 comment on function pgq._draw_ids(pgq.target, integer, boolean) is
-'ids of jobs that are about to be inserted there; the slots, those of groups go to the parked one, '
-'too, are locked for writing first';
+'ids of jobs that are about to be inserted there; the slots are locked for writing first, for '
+'groups the parked one, too';
 
 create function pgq._add_keyed(
     p_at pgq.target, p_ids bigint[], p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
@@ -68,7 +68,7 @@ declare
     v_now constant timestamptz := pgq._now();
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
     v_waits constant boolean := p_at.run_at is not null or not pgq._read_committed();
-    v_busy bigint[] := '{}';
+    v_busy bigint[] := array[]::bigint[];
     v_group_ids bigint[];
 begin
     if p_group_keys is not null then
@@ -113,6 +113,29 @@ comment on function
     pgq._add_keyed(pgq.target, bigint[], jsonb[], text[], text[], integer, jsonb) is
 'inserts jobs with keys, with drawn ids, where pgq._target says (p_at); notes their groups';
 
+create function pgq._pick_free(
+    p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
+    p_last boolean, out payloads jsonb[], out dedupe_keys text[], out group_keys text[]
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    select array_agg(g.payload order by g.n), array_agg(g.key order by g.n),
+           array_agg(g.group_key order by g.n) filter (where g.group_key is not null)
+      into payloads, dedupe_keys, group_keys
+      from (
+               select distinct on (u.key collate "C") u.*
+                 from unnest(p_payloads, p_dedupe_keys, p_group_keys, p_taken)
+                      with ordinality u (payload, key, group_key, taken, n)
+                where u.taken is null
+                order by u.key collate "C", case when p_last then -u.n else u.n end
+           ) g;
+end
+$$;
+comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) is
+'of each dedupe key that is not taken the first payload, or the last one';
+
 create function pgq._enqueue_keyed(
     p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
     p_dedupe_keys text[], p_group_keys text[], p_max_attempts integer, p_headers jsonb,
@@ -147,17 +170,11 @@ begin
         v_taken := pgq._replace_live(p_payloads, v_at.run_at, v_taken);
     end if;
     v_taken := pgq._held_keys(v_queue_id, p_dedupe_keys, v_taken);
-    -- The first payload of each key that is free, or the last one.
-    select array_agg(g.payload order by g.n), array_agg(g.key order by g.n),
-           array_agg(g.group_key order by g.n) filter (where g.group_key is not null)
+    select f.payloads, f.dedupe_keys, f.group_keys
       into v_payloads, v_dedupe_keys, v_group_keys
-      from (
-               select distinct on (u.key collate "C") u.*
-                 from unnest(p_payloads, p_dedupe_keys, p_group_keys, v_taken)
-                      with ordinality u (payload, key, group_key, taken, n)
-                where u.taken is null
-                order by u.key collate "C", case p_on_duplicate when 'replace' then -u.n else u.n end
-           ) g;
+      from pgq._pick_free(
+               p_payloads, p_dedupe_keys, p_group_keys, v_taken, p_on_duplicate = 'replace'
+           ) f;
     v_ids := pgq._draw_ids(
         v_at, coalesce(cardinality(v_payloads), 0), v_group_keys is not null
     );
