@@ -370,3 +370,63 @@ async def test_a_stale_receipt_changes_nothing_while_the_new_holder_works(
     await b.execute("commit")
     await maintain(b)
     assert await complete(b, fresh) == [job_id]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "pgq_enqueue('1')",
+        "pgq_enqueue('1', headers => '{}')",
+        "pgq_enqueue('1', dedupe_key => 'k')",
+        "pgq_enqueue('1', group_key => 'g')",
+        "pgq_enqueue_many('{1,2}')",
+    ],
+)
+async def test_an_enqueue_draws_its_id_when_it_has_the_slots_lock(
+    a: Connection, b: Connection, c: Connection, arguments: str
+) -> None:
+    # Or the bases could pass an id whose transaction they cannot see.
+    drawn = "select pg_sequence_last_value('pgq.job_id')"
+    await a.execute("begin; lock table pgq.job_0 in share mode")
+    async with started(b.execute(f"select {arguments}")) as enqueued:
+        await waiting(c, b, enqueued)
+        assert await c.fetchval(drawn) is None
+        await a.execute("commit")
+        await within(enqueued)
+    assert await c.fetchval(drawn) is not None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_enqueue('2', run_at => now() + '300 ms')",
+        "pgq_enqueue_many('{2}', run_at => now() + '300 ms')",
+        "pgq_enqueue('2', run_at => now() + '300 ms', dedupe_key => 'k')",
+        "pgq_release(j.id, j.token) from pgq.job j",
+        "pgq_fail(j.id, j.token, retry_in => '0') from pgq.job j",
+    ],
+)
+async def test_a_place_in_a_parked_slot_is_not_before_its_lock_was_had(
+    a: Connection, b: Connection, c: Connection, call: str
+) -> None:
+    await enqueue(a, 1)
+    await dequeue(a)
+    await a.execute("begin; lock table pgq.job_4 in share mode")
+    async with started(b.execute(f"select {call}")) as parked:
+        await waiting(c, b, parked)
+        await asyncio.sleep(0.4)
+        had = await c.fetchval("select pgq._us(clock_timestamp())")
+        await a.execute("commit")
+        await within(parked)
+    assert await c.fetchval("select due from pgq.job where slot = 4") >= had
+
+
+async def test_pop_does_not_bring_the_next_tick_forward(a: Connection) -> None:
+    await enqueue(a, 1)
+    register = "pg_sequence_last_value('pgq.next_tick')"
+    later = await a.fetchval(
+        "select setval('pgq.next_tick', pgq._ms(clock_timestamp()) + 490)"
+        " from setval('pgq.last_tick', pgq._ms(clock_timestamp()))"
+    )
+    assert len(await a.fetch("select * from pgq_pop(), set_config('x.y', '', true)")) == 1
+    assert await a.fetchval(f"select {register}") == later

@@ -403,3 +403,11 @@ async def test_prepared_transactions_turn_their_groups_when_they_commit(prepared
         await b.execute("commit prepared 'group'")
         await maintain(b)
         assert await settle_all(b) == [first, second]
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+async def test_lost_tokens_are_skipped_only_once(dsn: Dsn, level: str) -> None:
+    async with sessions(dsn, 1, default_transaction_isolation=level) as (a,):
+        await enqueue(a, 5)
+        numbers = [(await dequeue(a))[0][1] >> 20 for _ in range(5)]
+        assert numbers == list(range(numbers[0], numbers[0] + 5))
