@@ -82,6 +82,31 @@ async def test_jobs_of_a_group_run_one_after_the_other(queue: pgq.Queue) -> None
     assert [job.id for job in await queue.dequeue(5)] == [ids[1]]
 
 
+async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1, dedupe_key="k")
+    (job,) = await queue.dequeue()
+    assert job.checkpoint is None
+    assert await queue.heartbeat(job, checkpoint={"page": 7})
+    assert await queue.fail(job, retry_in=timedelta(0)) == "scheduled"
+    (job,) = await queue.dequeue()
+    assert job.checkpoint == {"page": 7}
+    assert len(await queue.heartbeat_many([job], checkpoints=[{"page": 8}])) == 1
+    assert await queue.release(job)
+    (job,) = await queue.dequeue()
+    assert job.checkpoint == {"page": 8}
+    assert not await queue.cancel(job_id)
+    assert [lease.cancel_requested for lease in await queue.heartbeat_many([job])] == [True]
+    assert await queue.fail(job) == "cancelled"
+    await queue.enqueue(2, dedupe_key="k")
+    assert await queue.cancel_key("k")
+    await queue.enqueue_many([3, 4])
+    (job, _) = await queue.dequeue(2)
+    assert await queue.cancel(job.id, force=True)
+    assert not await queue.complete(job)
+    assert await queue.cancel_all() == 0
+    assert await queue.cancel_all(force=True) == 1
+
+
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
 async def test_payloads_pass_whatever_codec_the_connection_has(
     connection: asyncpg.Connection[Any], codec: str

@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(35);
+select plan(37);
 
 create temp table expected (declaration text, returns text);
 insert into expected values
@@ -22,9 +22,11 @@ insert into expected values
  'queue text DEFAULT ''default''::text, worker text DEFAULT NULL::text)', 'SETOF pgq_job'),
 ('pgq_dequeue(batch integer, timeout interval, queues text[], worker text DEFAULT NULL::text)',
  'SETOF pgq_job'),
-('pgq_heartbeat(id bigint, token bigint, timeout interval DEFAULT NULL::interval)',
+('pgq_heartbeat(id bigint, token bigint, timeout interval DEFAULT NULL::interval, '
+ 'checkpoint jsonb DEFAULT NULL::jsonb)',
  'timestamp with time zone'),
-('pgq_heartbeat(ids bigint[], tokens bigint[], timeout interval DEFAULT NULL::interval)',
+('pgq_heartbeat(ids bigint[], tokens bigint[], timeout interval DEFAULT NULL::interval, '
+ 'checkpoints jsonb[] DEFAULT NULL::jsonb[])',
  'TABLE(id bigint, lease_expires_at timestamp with time zone, cancel_requested boolean)'),
 ('pgq_complete(id bigint, token bigint, result jsonb DEFAULT NULL::jsonb)', 'boolean'),
 ('pgq_complete(ids bigint[], tokens bigint[])', 'SETOF bigint'),
@@ -58,7 +60,9 @@ insert into expected values
 ('pgq_resume(queue text)', 'void'),
 ('pgq_unblock(queue text, group_key text)', 'boolean'),
 ('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
-('pgq_cancel(id bigint)', 'boolean'),
+('pgq_cancel(id bigint, force boolean DEFAULT false)', 'boolean'),
+('pgq_cancel(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
+('pgq_cancel_all(queue text, force boolean DEFAULT false)', 'bigint'),
 ('pgq_retry(id bigint)', 'boolean'),
 ('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_maintain()', 'void'),
@@ -85,7 +89,7 @@ select is_empty(
 select columns_are('pgq_job', array[
     'id', 'token', 'queue', 'priority', 'state', 'attempt', 'max_attempts', 'payload', 'headers',
     'group_key', 'dedupe_key', 'worker', 'enqueued_at', 'run_at', 'claimed_at',
-    'lease_expires_at', 'last_error', 'cancel_requested'
+    'lease_expires_at', 'last_error', 'cancel_requested', 'checkpoint'
 ], 'a job has the columns of the reference');
 select results_eq(
     $$ select a.atttypid::regtype::text,
@@ -97,7 +101,7 @@ select results_eq(
     $$ values ('bigint', 'id token'),
               ('text', 'queue state group_key dedupe_key worker last_error'),
               ('integer', 'priority attempt max_attempts'),
-              ('jsonb', 'payload headers'),
+              ('jsonb', 'payload headers checkpoint'),
               ('timestamp with time zone', 'enqueued_at run_at claimed_at lease_expires_at'),
               ('boolean', 'cancel_requested') $$,
     'of these types');

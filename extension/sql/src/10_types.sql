@@ -24,9 +24,11 @@ create type @extschema@.pgq_job as (
     claimed_at timestamptz,
     lease_expires_at timestamptz,
     last_error text,
-    cancel_requested boolean
+    cancel_requested boolean,
+    checkpoint jsonb
 );
 comment on type @extschema@.pgq_job is
 'A job as its consumer sees it. (id, token) is the receipt: heartbeat, complete, fail and '
-'release take it. attempt counts the tries so far, this one included, towards max_attempts. All '
+'release take it. checkpoint: what the last heartbeat with one left, of this attempt or an '
+'earlier one. attempt counts the tries so far, this one included, towards max_attempts. All '
 'times are the server''s.';

@@ -91,7 +91,9 @@ create table pgq.job (
     dedupe_queue_id integer,
     group_key text collate "C",
     group_id bigint,
-    wait bigint
+    wait bigint,
+    cancel_requested boolean,
+    checkpoint jsonb
 ) partition by list (slot);
 comment on table pgq.job is 'the live jobs';
 comment on column pgq.job.max_attempts is 'null: as the queue says';
@@ -187,7 +189,8 @@ comment on type pgq.source is
 create type pgq.renewal as (
     id bigint,
     token bigint,
-    lease_expires_at timestamptz
+    lease_expires_at timestamptz,
+    cancel_requested boolean
 );
 comment on type pgq.renewal is 'for pgq._renew: a receipt that was good, and its new expiry';
 
@@ -249,6 +252,7 @@ create table pgq.archive (
     last_error text,
     dedupe_key text collate "C",
     group_key text collate "C",
+    checkpoint jsonb,
     result jsonb,
     constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
 ) partition by list (bucket);

@@ -19,7 +19,7 @@ coalesce((
 --@ end
 --@ define claimable
 (i.lease_expires_at is null
-                    or (i.lease_expires_at <= v_now
+                    or (i.lease_expires_at <= v_now and i.cancel_requested is null
                         and i.attempt < coalesce(i.max_attempts, v_max)))
 --@ end
 

@@ -222,7 +222,7 @@ begin
         select c.id, c.token, p_queue, v_queue.priority, 'active', c.attempt::integer,
                coalesce(c.max_attempts, v_queue.max_attempts), c.payload, c.headers, c.group_key,
                c.dedupe_key, c.worker, c.enqueued_at, coalesce(c.run_at, c.enqueued_at),
-               c.claimed_at, c.lease_expires_at, c.last_error, false
+               c.claimed_at, c.lease_expires_at, c.last_error, false, c.checkpoint
           from pgq._gather(
                    v_queue.lanes, v_queue.live, v_queue.parked, v_queue.firsts, p_after, p_until,
                    v_left, v_now, v_queue.max_attempts, p_tick, p_lease_ms, p_worker, v_queue.keep

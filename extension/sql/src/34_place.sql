@@ -118,7 +118,8 @@ begin
               from pgq.lane l
               join pgq.queue q on q.id = l.queue_id,
                    lateral (
-                       select j.id, j.lease_expires_at, j.attempt, j.max_attempts
+                       select j.id, j.lease_expires_at, j.attempt, j.max_attempts,
+                              j.cancel_requested
                          from pgq.job_{slot} j
                         where j.lane = l.id and j.{key} > coalesce((
                                   select f.base from pgq.floor_{slot} f
@@ -129,7 +130,8 @@ begin
                    ) w
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
-               and (not p_exhausted or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
+               and (not p_exhausted or w.cancel_requested
+                    or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
              order by l.id, w.id
         )
         select j.lane, j.id
@@ -147,7 +149,7 @@ comment on function
     pgq._take_expired(smallint, integer, integer, integer, timestamptz, boolean) is
 'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all; '
 'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
-'without an attempt left';
+'that were to be cancelled or have no attempt left';
 
 create function pgq._open_slot(p_slot smallint)
 returns timestamptz
@@ -227,6 +229,10 @@ declare
     v_max integer;
 begin
     p_job.last_error := coalesce(p_error, p_job.last_error);
+    if p_job.cancel_requested then
+        perform pgq._keep(array[p_job], 'cancelled', null), pgq._note_ended(array[p_job]);
+        return 'cancelled';
+    end if;
     select coalesce(p_job.max_attempts, q.max_attempts) into v_max
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
     if p_retryable and p_job.attempt < v_max then
@@ -243,4 +249,5 @@ begin
 end
 $$;
 comment on function pgq._put_back(pgq.job, interval, text, boolean) is
-'the end of a failed attempt: the next try after p_delay (null: the queue''s backoff), or dead';
+'the end of a failed attempt: the next try after p_delay (null: the queue''s backoff), or dead, or '
+'cancelled, if that was asked for';

@@ -40,12 +40,12 @@ begin
     insert into pgq.archive (
         id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
         attempt, max_attempts, state, queue, worker, payload, headers, last_error, dedupe_key,
-        group_key, result
+        group_key, checkpoint, result
     )
     select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
            pgq._archive_bucket(v_now + k.keep, v_now + k.keep - v_now), l.priority, j.attempt,
            j.max_attempts, p_state, q.name, j.worker, j.payload, j.headers, j.last_error,
-           j.dedupe_key, j.group_key, p_result
+           j.dedupe_key, j.group_key, j.checkpoint, p_result
       from unnest(p_jobs) j
       join pgq.lane l on l.id = j.lane
       join pgq.queue q on q.id = l.queue_id,

@@ -59,7 +59,7 @@ comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
 
 create function pgq._renew(
     p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
-    p_now timestamptz
+    p_now timestamptz, p_checkpoints jsonb[]
 )
 returns setof pgq.renewal
 language plpgsql
@@ -77,15 +77,19 @@ begin
         return query
         update pgq.job_{slot} j
            set lease_expires_at
-                   = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond'
+                   = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
+               checkpoint
+                   = coalesce(p_checkpoints[array_position(p_tokens, j.token)], j.checkpoint)
          where {receipt}
-        returning j.id, j.token, j.lease_expires_at;
+        returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false);
     --@ end
     end case;
 end
 $$;
 comment on function
-    pgq._renew(smallint, integer, bigint[], bigint[], integer, timestamptz) is
+    pgq._renew(
+        smallint, integer, bigint[], bigint[], integer, timestamptz, jsonb[]
+    ) is
 'renews the leases of those receipts, a thousand at most, that are good in a lane of a slot';
 
 create function pgq._looks(p_tokens bigint[])

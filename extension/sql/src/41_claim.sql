@@ -53,7 +53,7 @@ select q.max_attempts, {tick},
             returning j.id, j.token, pgq_dequeue.queue, v_priority, 'active', j.attempt::integer,
                    coalesce(j.max_attempts, v_max), j.payload, j.headers, j.group_key, j.dedupe_key,
                    j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
-                   j.lease_expires_at, j.last_error, false
+                   j.lease_expires_at, j.last_error, false, j.checkpoint
 --@ end
 
 -- Jobs that have come back since must not follow those that have been returned already.
@@ -202,7 +202,7 @@ begin
     return query
     select j.id, null::bigint, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.payload,
            j.headers, j.group_key, j.dedupe_key, j.worker, j.enqueued_at, j.run_at, j.claimed_at,
-           null::timestamptz, j.last_error, j.cancel_requested
+           null::timestamptz, j.last_error, false, j.checkpoint
       from unnest(v_jobs) j;
 end
 $$;

@@ -41,6 +41,10 @@ begin
             using errcode = 'object_not_in_prerequisite_state',
                   hint = 'Use pgq_resume to let its jobs run.';
     end if;
+    if p_job.cancel_requested then
+        raise exception 'job % is to be cancelled', p_job.id
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
     if p_job.lease_expires_at is not null
         and p_job.attempt >= coalesce(p_job.max_attempts, p_queue.max_attempts)
     then

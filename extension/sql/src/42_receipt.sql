@@ -1,5 +1,5 @@
 /*
- * Public: what the holder of a lease may do with its receipt: pgq_heartbeat, pgq_complete,
+ * Public: how the holder of a lease ends it with its receipt: pgq_complete,
  * pgq_complete_and_dequeue, pgq_fail, pgq_release. See pgq._settle.
  */
 
@@ -156,84 +156,6 @@ comment on function
 'Errors: PQ001 a lease is lost: then nothing is completed and nothing is claimed; those of '
 'pgq_complete and pgq_dequeue.';
 
-create function @extschema@.pgq_heartbeat(
-    ids bigint[],
-    tokens bigint[],
-    timeout interval default null
-)
-returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_slot smallint;
-    v_lease_ms integer;
-    v_now constant timestamptz := pgq._now();
-    v_lanes integer[];
-    v_renewed pgq.renewal[];
-    v_left integer;
-begin
-    perform pgq._check_receipts(ids, tokens);
-    v_lease_ms := pgq._lease_ms(timeout);
-    perform pgq._wants_tick(v_lease_ms);
-    select array_agg(r.id), array_agg(r.token), count(*)::integer
-      into ids, tokens, v_left
-      from (select distinct r.id, r.token from unnest(ids, tokens) r (id, token)
-             order by r.id, r.token) r;
-    v_lanes := pgq._lanes(tokens);
-    foreach v_slot in array pgq._looks(tokens) loop
-        v_renewed := array(
-            select r
-              from (select l, f from unnest(v_lanes) l, generate_series(1, v_left, 1000) f
-                     order by l, f) o,
-                   pgq._renew(v_slot, l, ids[f:f + 999], tokens[f:f + 999], v_lease_ms, v_now) r
-        );
-        return query select r.id, r.lease_expires_at, false from unnest(v_renewed) r;
-        v_left := v_left - cardinality(v_renewed);
-        exit when v_left = 0;
-        select array_agg(r.id order by r.id), array_agg(r.token order by r.id)
-          into ids, tokens
-          from unnest(ids, tokens) r (id, token)
-          left join unnest(v_renewed) d on d.token = r.token and d.id = r.id
-         where d.id is null;
-    end loop;
-    if v_left > 0 then
-        perform pgq._check_moved();
-    end if;
-end
-$$;
-revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval) from public;
-comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval) is
-'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
-'new expiry of each once; receipts whose lease is lost are left out. Errors: 22004 null array or '
-'element; 22023 different lengths or timeout out of range; 40001.';
-
-create function @extschema@.pgq_heartbeat(
-    id bigint,
-    token bigint,
-    timeout interval default null
-)
-returns timestamptz
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform pgq._check_not_null('id', id is null);
-    perform pgq._check_not_null('token', token is null);
-    return (select h.lease_expires_at
-              from @extschema@.pgq_heartbeat(array[id], array[token], timeout) h);
-end
-$$;
-revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval) from public;
-comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval) is
-'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
-'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
-'Errors: 22004 null receipt; 22023 timeout out of range; 40001.';
-
 create function @extschema@.pgq_fail(
     id bigint,
     token bigint,
@@ -264,8 +186,8 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'Ends an attempt in the caller''s transaction. ''scheduled'': the job is tried again after '
 'retry_in, or after the queue''s backoff with jitter. ''dead'': it had no attempt left, or '
 'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
-'null: the lease is lost, nothing was changed. Errors: 22004 null receipt or retryable; 22023 '
-'negative or infinite retry_in; 40001.';
+'''cancelled'': pgq_cancel was called for it. null: the lease is lost, nothing was changed. '
+'Errors: 22004 null receipt or retryable; 22023 negative or infinite retry_in; 40001.';
 
 create function @extschema@.pgq_release(
     id bigint,
@@ -287,13 +209,17 @@ begin
     if v_job.id is null then
         return false;
     end if;
-    v_job.attempt := (v_job.attempt - 1)::smallint;
-    perform pgq._park(v_job, pgq._now() + delay);
+    if v_job.cancel_requested then
+        perform pgq._put_back(v_job, null, null, false);
+    else
+        v_job.attempt := (v_job.attempt - 1)::smallint;
+        perform pgq._park(v_job, pgq._now() + delay);
+    end if;
     return true;
 end
 $$;
 revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from public;
 comment on function @extschema@.pgq_release(bigint, bigint, interval) is
 'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
-'not count. false: the lease is lost, nothing was changed. Errors: 22004 null receipt or delay; '
-'22023 negative or infinite delay; 40001.';
+'not count. If pgq_cancel was called for it, it is cancelled. false: the lease is lost, nothing '
+'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; 40001.';

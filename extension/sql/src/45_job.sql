@@ -1,41 +1,6 @@
 /*
- * Public: pgq_cancel, pgq_retry, pgq_retry_dead, pgq_purge.
+ * Public: pgq_retry, pgq_retry_dead, pgq_purge.
  */
-
-create function @extschema@.pgq_cancel(id bigint)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_job pgq.job;
-begin
-    perform pgq._check_not_null('id', id is null);
-    loop
-        v_job := pgq._find(id);
-        if v_job.id is null or v_job.token is not null then
-            return false;
-        end if;
-        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, false);
-        -- Gone meanwhile: done, or moved to another slot by maintenance.
-        exit when v_job.id is not null;
-    end loop;
-    if v_job.token is not null then
-        return false;
-    end if;
-    select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
-    perform pgq._keep(array[v_job], 'cancelled', null);
-    perform pgq._note_ended(array[v_job]);
-    return true;
-end
-$$;
-revoke all on function @extschema@.pgq_cancel(bigint) from public;
-comment on function @extschema@.pgq_cancel(bigint) is
-'Cancels a ready or scheduled job in the caller''s transaction; it is kept in the archive for '
-'the queue''s keep_dead. false: it is running, finished or unknown. Waits for a transaction that '
-'is about to claim or pop it. Errors: 22004 null id; 40001.';
 
 create function pgq._revive(p_ids bigint[], p_skip boolean)
 returns setof bigint
@@ -71,10 +36,10 @@ begin
         select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
                v_dead.payload, v_dead.headers, v_dead.last_error, v_dead.dedupe_key,
                case when v_dead.dedupe_key is not null then v_queue_id end, v_dead.group_key,
-               pgq._group_id(v_queue_id, v_dead.group_key)
+               pgq._group_id(v_queue_id, v_dead.group_key), v_dead.checkpoint
           into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts,
                v_job.payload, v_job.headers, v_job.last_error, v_job.dedupe_key,
-               v_job.dedupe_queue_id, v_job.group_key, v_job.group_id
+               v_job.dedupe_queue_id, v_job.group_key, v_job.group_id, v_job.checkpoint
           from pgq.lane l
          where l.queue_id = v_queue_id and l.priority = v_dead.priority
          order by l.id

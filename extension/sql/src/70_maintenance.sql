@@ -138,13 +138,13 @@ begin
             insert into pgq.job (
                 id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
                 lease_expires_at, lease_ms, worker, payload, headers, last_error, dedupe_key,
-                dedupe_queue_id, group_key, group_id, wait
+                dedupe_queue_id, group_key, group_id, wait, cancel_requested, checkpoint
             )
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
                    case when m.wait is null then greatest(m.due, pgq._due(p_now, m.id)) end,
                    m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker, m.payload,
                    m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
-                   m.group_id, m.wait
+                   m.group_id, m.wait, m.cancel_requested, m.checkpoint
               from moved m
             returning lane, due
         )

@@ -12,7 +12,7 @@ Token = NewType("Token", int)
 JobState: TypeAlias = Literal[
     "ready", "scheduled", "waiting", "active", "completed", "dead", "cancelled"
 ]
-FailOutcome: TypeAlias = Literal["scheduled", "dead"]
+FailOutcome: TypeAlias = Literal["scheduled", "dead", "cancelled"]
 GroupOnDead: TypeAlias = Literal["continue", "block"]
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
 
@@ -49,6 +49,7 @@ class Job:
     lease_expires_at: datetime | None
     last_error: str | None
     cancel_requested: bool
+    checkpoint: Any
 
     @property
     def receipt(self) -> Receipt:

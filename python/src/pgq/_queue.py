@@ -188,6 +188,7 @@ class Queue:
         receipt: AnyReceipt,
         timeout: timedelta | None = None,
         *,
+        checkpoint: Any = None,
         connection: Connection | None = None,
     ) -> datetime | None:
         """Renew a lease.
@@ -195,12 +196,14 @@ class Queue:
         Args:
             receipt: the job, or its (id, token).
             timeout: the new lease from now on; None renews for as long as it was claimed for.
+            checkpoint: how far the job has come: anything `dumps` takes, which the next attempt
+                finds in `Job.checkpoint`; None leaves the last one.
 
         Returns:
             When the lease runs out now; None if it is lost.
         """
         value: datetime | None = await self._value(
-            connection, _sql.HEARTBEAT, *receipt_of(receipt), timeout
+            connection, _sql.HEARTBEAT, *receipt_of(receipt), timeout, self._json(checkpoint)
         )
         return value
 
@@ -209,6 +212,7 @@ class Queue:
         receipts: Iterable[AnyReceipt],
         timeout: timedelta | None = None,
         *,
+        checkpoints: Sequence[Any] | None = None,
         connection: Connection | None = None,
     ) -> list[Lease]:
         """Renew many leases in one statement.
@@ -216,12 +220,14 @@ class Queue:
         Args:
             receipts: jobs, or their (id, token) pairs.
             timeout: as in `heartbeat`, for all of them.
+            checkpoints: one for each receipt, as in `heartbeat`.
 
         Returns:
             The renewed leases; those that are missing are lost.
         """
         ids, tokens = _columns(receipts)
-        rows = await self._fetch(connection, _sql.HEARTBEAT_MANY, ids, tokens, timeout)
+        notes = None if checkpoints is None else [self._json(value) for value in checkpoints]
+        rows = await self._fetch(connection, _sql.HEARTBEAT_MANY, ids, tokens, timeout, notes)
         return [Lease(**dict(row.items())) for row in rows]
 
     async def complete(
@@ -522,16 +528,32 @@ class Queue:
         value: int = await self._value(connection, _sql.PURGE, self.name, states)
         return value
 
-    async def cancel(self, job_id: int, *, connection: Connection | None = None) -> bool:
-        """Cancel a job that is not at work.
+    async def cancel(
+        self, job_id: int, *, force: bool = False, connection: Connection | None = None
+    ) -> bool:
+        """Cancel a job; of one that is at work, tell its worker.
 
         Args:
             job_id: the job, of whichever queue.
+            force: also cancels a job that is at work; its receipt is good for nothing any more.
 
         Returns:
-            False if there was nothing to cancel.
+            False if it was not cancelled: it has ended, or it is at work, and then its heartbeat
+            says `cancel_requested` and there is no other attempt.
         """
-        value: bool = await self._value(connection, _sql.CANCEL, job_id)
+        value: bool = await self._value(connection, _sql.CANCEL, job_id, force)
+        return value
+
+    async def cancel_key(
+        self, dedupe_key: str, *, force: bool = False, connection: Connection | None = None
+    ) -> bool:
+        """Cancel the live job of the queue that has a dedupe key, as `cancel` does."""
+        value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
+        return value
+
+    async def cancel_all(self, *, force: bool = False, connection: Connection | None = None) -> int:
+        """Cancel all live jobs of the queue, as `cancel` does, and return how many it were."""
+        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:
@@ -605,8 +627,9 @@ class Queue:
     def _job(self, row: asyncpg.Record) -> Job:
         columns = dict(row.items())
         columns["payload"] = self._loads(columns["payload"])
-        if columns["headers"] is not None:
-            columns["headers"] = self._loads(columns["headers"])
+        for name in ("headers", "checkpoint"):
+            if columns[name] is not None:
+                columns[name] = self._loads(columns[name])
         return Job(**columns)
 
     def _json(self, value: Any) -> str | None:

@@ -10,7 +10,8 @@ from functools import lru_cache
 _JOB = """
     select id, token, queue, priority, state, attempt, max_attempts, payload::text as payload,
            headers::text as headers, group_key, dedupe_key, worker, enqueued_at, run_at,
-           claimed_at, lease_expires_at, last_error, cancel_requested
+           claimed_at, lease_expires_at, last_error, cancel_requested,
+           checkpoint::text as checkpoint
       from """
 
 ENQUEUE = """
@@ -39,11 +40,14 @@ DEQUEUE_FROM = (
 )
 
 HEARTBEAT = """
-    select @pgq_heartbeat(id => $1::bigint, token => $2::bigint, timeout => $3::interval)"""
+    select @pgq_heartbeat(
+        id => $1::bigint, token => $2::bigint, timeout => $3::interval,
+        checkpoint => $4::text::jsonb)"""
 
 HEARTBEAT_MANY = """
     select id, lease_expires_at, cancel_requested from @pgq_heartbeat(
-        ids => $1::bigint[], tokens => $2::bigint[], timeout => $3::interval)"""
+        ids => $1::bigint[], tokens => $2::bigint[], timeout => $3::interval,
+        checkpoints => $4::text[]::jsonb[])"""
 
 COMPLETE = """
     select @pgq_complete(id => $1::bigint, token => $2::bigint, result => $3::text::jsonb)"""
@@ -97,7 +101,10 @@ PAUSE = "select @pgq_pause(queue => $1::text)"
 RESUME = "select @pgq_resume(queue => $1::text)"
 UNBLOCK = "select @pgq_unblock(queue => $1::text, group_key => $2::text)"
 PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[])"
-CANCEL = "select @pgq_cancel(id => $1::bigint)"
+CANCEL = "select @pgq_cancel(id => $1::bigint, force => $2::boolean)"
+CANCEL_KEY = """
+    select @pgq_cancel(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
+CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 RETRY = "select @pgq_retry(id => $1::bigint)"
 RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
 MAINTAIN = "select @pgq_maintain()"

@@ -1,0 +1,99 @@
+/*
+ * Public: pgq_heartbeat.
+ */
+
+create function @extschema@.pgq_heartbeat(
+    ids bigint[],
+    tokens bigint[],
+    timeout interval default null,
+    checkpoints jsonb[] default null
+)
+returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot smallint;
+    v_lease_ms integer;
+    v_now constant timestamptz := pgq._now();
+    v_lanes integer[];
+    v_renewed pgq.renewal[];
+    v_left integer;
+begin
+    perform pgq._check_receipts(ids, tokens);
+    if checkpoints is not null then
+        perform pgq._check_lengths(
+            'checkpoints', cardinality(checkpoints), 'ids', cardinality(ids)
+        );
+    end if;
+    v_lease_ms := pgq._lease_ms(timeout);
+    perform pgq._wants_tick(v_lease_ms);
+    select array_agg(r.id), array_agg(r.token), array_agg(r.checkpoint), count(*)::integer
+      into ids, tokens, checkpoints, v_left
+      from (select distinct on (r.id, r.token) r.*
+              from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
+             order by r.id, r.token, r.checkpoint is null) r;
+    v_lanes := pgq._lanes(tokens);
+    foreach v_slot in array pgq._looks(tokens) loop
+        v_renewed := array(
+            select r
+              from (select l, f from unnest(v_lanes) l, generate_series(1, v_left, 1000) f
+                     order by l, f) o,
+                   pgq._renew(
+                       v_slot, l, ids[f:f + 999], tokens[f:f + 999], v_lease_ms, v_now,
+                       checkpoints[f:f + 999]
+                   ) r
+        );
+        return query
+        select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
+        v_left := v_left - cardinality(v_renewed);
+        exit when v_left = 0;
+        select array_agg(r.id order by r.id), array_agg(r.token order by r.id),
+               array_agg(r.checkpoint order by r.id)
+          into ids, tokens, checkpoints
+          from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
+          left join unnest(v_renewed) d on d.token = r.token and d.id = r.id
+         where d.id is null;
+    end loop;
+    if v_left > 0 then
+        perform pgq._check_moved();
+    end if;
+end
+$$;
+revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) from public;
+comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
+'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
+'new expiry of each once, and whether pgq_cancel was called for it; receipts whose lease is lost '
+'are left out. checkpoints: one for each receipt, null to leave it; kept with the job for its next '
+'attempt. Errors: 22004 null array, id or token; 22023 different lengths or timeout out of range; '
+'40001.';
+
+create function @extschema@.pgq_heartbeat(
+    id bigint,
+    token bigint,
+    timeout interval default null,
+    checkpoint jsonb default null
+)
+returns timestamptz
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('id', id is null);
+    perform pgq._check_not_null('token', token is null);
+    return (select h.lease_expires_at
+              from @extschema@.pgq_heartbeat(
+                       array[id], array[token], timeout, array[checkpoint]
+                   ) h);
+end
+$$;
+revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) from public;
+comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) is
+'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
+'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
+'checkpoint: how far the job has come; kept with it for its next attempt (null: as before). '
+'Errors: 22004 null receipt; 22023 timeout out of range; 40001.';

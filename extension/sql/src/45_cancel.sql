@@ -1,0 +1,124 @@
+/*
+ * Public: pgq_cancel, pgq_cancel_all.
+ */
+
+create function pgq._request_cancel(p_slot smallint, p_lane integer, p_id bigint, p_token bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        update pgq.job_{slot} j set cancel_requested = true
+         where j.lane = p_lane and j.id = p_id and j.token = p_token;
+    --@ end
+    end case;
+    return found;
+end
+$$;
+comment on function pgq._request_cancel(smallint, integer, bigint, bigint) is
+'leaves word for the holder of a lease; false if it has ended meanwhile';
+
+create function @extschema@.pgq_cancel(
+    id bigint,
+    force boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
+    loop
+        v_job := pgq._find(id);
+        if v_job.id is null then
+            return false;
+        end if;
+        if v_job.token is not null and not force then
+            exit when pgq._request_cancel(v_job.slot, v_job.lane, v_job.id, v_job.token);
+            continue;
+        end if;
+        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, false);
+        -- Null if it has gone meanwhile: done, or moved to another slot by maintenance.
+        exit when v_job.id is not null and (v_job.token is null or force);
+    end loop;
+    if v_job.token is not null and not force then
+        return false;
+    end if;
+    select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+    perform pgq._keep(array[v_job], 'cancelled', null), pgq._note_ended(array[v_job]);
+    return true;
+end
+$$;
+revoke all on function @extschema@.pgq_cancel(bigint, boolean) from public;
+comment on function @extschema@.pgq_cancel(bigint, boolean) is
+'Cancels a ready, scheduled or waiting job in the caller''s transaction; it is kept in the archive '
+'for the queue''s keep_dead. false: it is finished or unknown, or it is active: then its worker is '
+'told at its next heartbeat, and there is no other attempt. force: an active job is cancelled, '
+'too, and its receipt is good for nothing any more. Waits for a transaction that is about to '
+'claim, pop or end it. Errors: 22004 null argument; 40001.';
+
+create function @extschema@.pgq_cancel(
+    queue text,
+    dedupe_key text,
+    force boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint;
+begin
+    perform pgq._check_not_null('dedupe_key', dedupe_key is null);
+    v_id := (pgq._live_keys(pgq._queue_id(queue), array[dedupe_key]))[1];
+    return v_id is not null and @extschema@.pgq_cancel(v_id, force);
+end
+$$;
+revoke all on function @extschema@.pgq_cancel(text, text, boolean) from public;
+comment on function @extschema@.pgq_cancel(text, text, boolean) is
+'Cancels the live job with a dedupe key, as pgq_cancel(id). Errors: 42704 unknown queue; 22004; '
+'40001.';
+
+create function @extschema@.pgq_cancel_all(
+    queue text,
+    force boolean default false
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id constant integer := pgq._queue_id(queue);
+    v_id bigint;
+    v_count bigint := bigint '0';
+begin
+    perform pgq._check_not_null('force', force is null), pgq._check_moved();
+    for v_id in
+        select j.id from pgq.job j
+         where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id) order by j.id
+    loop
+        if @extschema@.pgq_cancel(v_id, force) then
+            v_count := v_count + 1;
+        end if;
+    end loop;
+    return v_count;
+end
+$$;
+revoke all on function @extschema@.pgq_cancel_all(text, boolean) from public;
+comment on function @extschema@.pgq_cancel_all(text, boolean) is
+'pgq_cancel for all live jobs of a queue; returns how many were cancelled. The workers of the '
+'others are told. Errors: 42704 unknown queue; 22004; 40001.';
