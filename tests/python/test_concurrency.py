@@ -430,3 +430,32 @@ async def test_pop_does_not_bring_the_next_tick_forward(a: Connection) -> None:
     )
     assert len(await a.fetch("select * from pgq_pop(), set_config('x.y', '', true)")) == 1
     assert await a.fetchval(f"select {register}") == later
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_cancelling_waits_for_a_completion_and_then_decides(
+    a: Connection, b: Connection, c: Connection, force: bool, end: str
+) -> None:
+    (job_id,) = await enqueue(a, 1)
+    receipts = await dequeue(a)
+    await a.execute("begin")
+    assert await complete(a, receipts) == [job_id]
+    async with started(b.fetchval("select pgq_cancel($1::bigint, $2)", job_id, force)) as cancelled:
+        await waiting(c, b, cancelled)
+        await a.execute(end)
+        assert await within(cancelled) == (force and end == "rollback")
+    asked = await c.fetchval("select cancel_requested from pgq.job")
+    assert asked == (None if force or end == "commit" else True)
+    assert await complete(a, receipts) == ([job_id] if asked else [])
+
+
+async def test_a_cancelled_head_is_followed_by_the_next_of_its_group(a: Connection) -> None:
+    put = "select pgq_enqueue('1', group_key => 'g')"
+    first, second, third = [await a.fetchval(put) for _ in range(3)]
+    assert [job_id for job_id, _ in await dequeue(a, 9)] == [first]
+    assert await a.fetchval("select pgq_cancel($1, true)", first)
+    assert [job_id for job_id, _ in await dequeue(a, 9)] == [second]
+    assert not await a.fetchval("select pgq_cancel($1)", second)
+    await a.execute("select pgq_fail(id, token) from pgq.job where id = $1", second)
+    assert [job_id for job_id, _ in await dequeue(a, 9)] == [third]

@@ -61,7 +61,7 @@ insert into expected values
 ('pgq_unblock(queue text, group_key text)', 'boolean'),
 ('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
 ('pgq_cancel(id bigint, force boolean DEFAULT false)', 'boolean'),
-('pgq_cancel(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
+('pgq_cancel_key(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_all(queue text, force boolean DEFAULT false)', 'bigint'),
 ('pgq_retry(id bigint)', 'boolean'),
 ('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),

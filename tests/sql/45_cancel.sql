@@ -63,12 +63,12 @@ select throws_ok('select pgq_cancel(1, null)', '22004', null, 'a null force is r
 
 -- By dedupe key.
 select pgq_enqueue('"k"', dedupe_key => 'k') as k \gset
-select is(pgq_cancel('default', 'other'), false, 'there is no job with that key');
-select is(pgq_cancel('default', 'k'), true, 'a job is cancelled by its key');
+select is(pgq_cancel_key('default', 'other'), false, 'there is no job with that key');
+select is(pgq_cancel_key('default', 'k'), true, 'a job is cancelled by its key');
 select is(pg_temp.state('k'), 'cancelled', 'that one');
 select isnt(pgq_enqueue('"k"', dedupe_key => 'k'), :k::bigint, 'and the key is free');
-select throws_ok($$ select pgq_cancel('nowhere', 'k') $$, '42704', null, 'an unknown queue');
-select throws_ok($$ select pgq_cancel('default', null) $$, '22004', null, 'a null key');
+select throws_ok($$ select pgq_cancel_key('nowhere', 'k') $$, '42704', null, 'an unknown queue');
+select throws_ok($$ select pgq_cancel_key('default', null) $$, '22004', null, 'a null key');
 
 -- A whole queue.
 select pg_temp.add('later', p_delay => '1 hour') \g /dev/null

@@ -1,5 +1,5 @@
 /*
- * Public: pgq_cancel, pgq_cancel_all.
+ * Public: pgq_cancel, pgq_cancel_key, pgq_cancel_all.
  */
 
 create function pgq._request_cancel(p_slot smallint, p_lane integer, p_id bigint, p_token bigint)
@@ -67,7 +67,7 @@ comment on function @extschema@.pgq_cancel(bigint, boolean) is
 'too, and its receipt is good for nothing any more. Waits for a transaction that is about to '
 'claim, pop or end it. Errors: 22004 null argument; 40001.';
 
-create function @extschema@.pgq_cancel(
+create function @extschema@.pgq_cancel_key(
     queue text,
     dedupe_key text,
     force boolean default false
@@ -86,8 +86,8 @@ begin
     return v_id is not null and @extschema@.pgq_cancel(v_id, force);
 end
 $$;
-revoke all on function @extschema@.pgq_cancel(text, text, boolean) from public;
-comment on function @extschema@.pgq_cancel(text, text, boolean) is
+revoke all on function @extschema@.pgq_cancel_key(text, text, boolean) from public;
+comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
 'Cancels the live job with a dedupe key, as pgq_cancel(id). Errors: 42704 unknown queue; 22004; '
 '40001.';
 
