@@ -199,8 +199,13 @@ begin
     -- has a group.
     if v_bits & 524288 <> 0 then
         v_jobs := array(select s from pgq._settle(p_ids, p_tokens) s);
-        perform pgq._keep(v_jobs, 'completed', p_result);
         perform pgq._note_ended(v_jobs);
+        perform pgq._keep(v_jobs, 'completed', p_result)
+          where exists (
+                    select from pgq.lane l join pgq.queue q on q.id = l.queue_id
+                     where l.id = any (pgq._lanes(p_tokens))
+                       and (q.keep_completed > '0' or q.dedupe_for > '0')
+                );
         return query select j.id from unnest(v_jobs) j;
     else
         return query select s.id from pgq._settle(p_ids, p_tokens, p_done) s;

@@ -20,6 +20,9 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 begin
+    if p_keys is null then
+        return;
+    end if;
     perform
        from (
                 select distinct

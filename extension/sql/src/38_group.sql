@@ -54,20 +54,27 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+    v_slots constant smallint[] := pgq._slots();
     v_busy bigint[];
 begin
     v_busy := array(
         select g from unnest(p_group_ids) g
          where exists (select from pgq.group_block b where b.group_id = g)
             --@ each parked
-            or (select j.id from pgq.job_{slot} j
-                 where j.group_id = g and j.wait is not null order by j.wait desc limit 1) > 0
-            or (select j.id from pgq.job_{slot} j
-                 where j.group_id = g and j.wait is null order by j.due desc limit 1) > 0
+            or ({slot} = any (v_slots) and (
+                   select j.id from pgq.job_{slot} j
+                    where j.group_id = g and j.wait is not null order by j.wait desc limit 1
+               ) is not null)
+            or ({slot} = any (v_slots) and (
+                   select j.id from pgq.job_{slot} j
+                    where j.group_id = g and j.wait is null order by j.due desc limit 1
+               ) is not null)
             --@ end
             --@ each ring
-            or (select j.id from pgq.job_{slot} j
-                 where j.group_id = g order by j.id desc limit 1) > 0
+            or ({slot} = any (v_slots) and (
+                   select j.id from pgq.job_{slot} j
+                    where j.group_id = g order by j.id desc limit 1
+               ) is not null)
             --@ end
     );
     -- As in pgq._live_keys.
@@ -78,10 +85,12 @@ exception
 end
 $$;
 comment on function pgq._busy_groups(bigint[]) is
-'those of these groups that have a live job now, or are blocked; where a new one is put depends on '
-'it, not what becomes of it';
+'those of these groups that seem to have a live job, or are blocked; where a new one is put '
+'depends on it, not what becomes of it';
 
-create function pgq._note_groups(p_group_ids bigint[], p_froms bigint[])
+create function pgq._note_groups(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -89,23 +98,22 @@ as $$
 declare
     v_noted constant text := nullif(current_setting('pgq.groups', true), '');
 begin
-    if p_group_ids is null or p_group_ids = '{}' then
+    if p_group_ids is null then
         return;
     end if;
     if length(v_noted) > 1000000 then
-        insert into pgq.group_hint (group_id, id) select * from unnest(p_group_ids, p_froms);
+        insert into pgq.group_hint (group_id, id) select * from unnest(p_group_ids, p_places);
         return;
     end if;
     perform set_config(
-                'pgq.groups', concat_ws(',', v_noted, array_to_string(p_group_ids, ',')), true
-            ),
-            set_config(
-                'pgq.group_froms',
-                concat_ws(',', case when v_noted is not null
-                                    then current_setting('pgq.group_froms') end,
-                          array_to_string(p_froms, ',')),
-                true
-            );
+        'pgq.groups',
+        concat_ws(
+            ';', v_noted,
+            concat_ws('|', array_to_string(p_group_ids, ','), array_to_string(p_places, ','),
+                      array_to_string(p_slots, ','), array_to_string(p_lanes, ','))
+        ),
+        true
+    );
     if v_noted is not null then
         return;
     end if;
@@ -116,9 +124,10 @@ begin
     end if;
 end
 $$;
-comment on function pgq._note_groups(bigint[], bigint[]) is
-'called with the groups of jobs that were added, and of heads that have ended, and their ids: they '
-'are looked at when the transaction commits';
+comment on function pgq._note_groups(bigint[], bigint[], smallint[], integer[]) is
+'called with groups that are to be looked at when the transaction commits, each once: to which '
+'jobs were added, from which place on, and where the first one is if it is new; or (slot -1) of '
+'which a head has ended, and its id';
 
 create function pgq._note_ended(p_jobs pgq.job[])
 returns void
@@ -126,11 +135,15 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgq._note_groups(array_agg(j.group_id), array_agg(j.id))
-       from unnest(p_jobs) j where j.group_id is not null;
+    perform pgq._note_groups(
+                array_agg(g.group_id), array_agg(g.id), array_agg(smallint '-1'), array_agg(0)
+            )
+       from (select j.group_id, min(j.id) as id from unnest(p_jobs) j
+              where j.group_id is not null group by j.group_id) g;
 end
 $$;
-comment on function pgq._note_ended(pgq.job[]) is 'pgq._note_groups for jobs that have ended';
+comment on function pgq._note_ended(pgq.job[]) is
+'pgq._note_groups for heads that have ended, or jobs that wait now';
 
 create function pgq._wait(p_job pgq.job)
 returns void

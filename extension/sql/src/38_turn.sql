@@ -89,10 +89,10 @@ $$;
 comment on function pgq._lock_groups(bigint[], boolean) is
 'locks the buckets of groups and returns the groups; p_skip: those that can be had at once';
 
-create function pgq._look_at_groups(p_group_ids bigint[], p_froms bigint[])
-returns table (
-    group_id bigint, place bigint, slot smallint, lane integer, id bigint, is_alone boolean
+create function pgq._look_at_groups(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
 )
+returns table (group_id bigint, place bigint, slot smallint, lane integer, is_alone boolean)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -101,15 +101,13 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
-declare
-    v_xid constant bigint := pg_current_xact_id()::text::bigint;
 begin
     return query
-    select g.id, g.place, n.slot, n.lane, n.id, n.id is not null and w.id is null
+    select g.id, g.place, g.slot, g.lane, g.slot between 0 and 3 and w.id is null
                and not exists (select from pgq.group_block b where b.group_id = g.id)
                --@ each ring
                and not exists (
-                   select from pgq.job_{slot} j where j.group_id = g.id and j.id <> n.id
+                   select from pgq.job_{slot} j where j.group_id = g.id and j.id <> g.place
                )
                --@ end
                --@ each parked
@@ -117,16 +115,7 @@ begin
                    select from pgq.job_{slot} j where j.group_id = g.id and j.wait is null
                )
                --@ end
-      from unnest(p_group_ids, p_froms) g (id, place)
-      left join lateral (
-              --@ each ring
-              select {slot}::smallint as slot, j.lane, j.id from pgq.job_{slot} j
-               where j.group_id = g.id and j.lease_expires_at = 'infinity' and j.due = v_xid
-              union all
-              --@ end
-              select null, null, null where false
-              limit 1
-           ) n on true
+      from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
       left join lateral (
               --@ each parked
               select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
@@ -135,14 +124,17 @@ begin
               select null where false
               limit 1
            ) w on true
-     where n.id is not null or w.id is not null;
+     where g.slot >= 0 or w.id is not null;
 end
 $$;
-comment on function pgq._look_at_groups(bigint[], bigint[]) is
-'those of these groups in which a job of this transaction is new, which is then returned, or jobs '
-'wait; is_alone: the new one is the only one';
+comment on function
+    pgq._look_at_groups(bigint[], bigint[], smallint[], integer[]) is
+'those of these groups to which a new job was added, or in which jobs wait; is_alone: the new one '
+'is the only one';
 
-create function pgq._turn_groups(p_group_ids bigint[], p_froms bigint[])
+create function pgq._turn_groups(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -153,15 +145,15 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_slots smallint[]; v_lanes integer[]; v_ids bigint[]; v_groups bigint[]; v_froms bigint[];
+    v_slots smallint[]; v_lanes integer[]; v_ids bigint[]; v_groups bigint[]; v_places bigint[];
 begin
     select array_agg(g.slot) filter (where g.is_alone),
            array_agg(g.lane) filter (where g.is_alone),
-           array_agg(g.id) filter (where g.is_alone),
+           array_agg(g.place) filter (where g.is_alone),
            array_agg(g.group_id) filter (where not g.is_alone),
            array_agg(g.place) filter (where not g.is_alone)
-      into v_slots, v_lanes, v_ids, v_groups, v_froms
-      from pgq._look_at_groups(p_group_ids, p_froms) g;
+      into v_slots, v_lanes, v_ids, v_groups, v_places
+      from pgq._look_at_groups(p_group_ids, p_places, p_slots, p_lanes) g;
     --@ each ring
     if {slot} = any (v_slots) then
         update pgq.job_{slot} j
@@ -171,11 +163,11 @@ begin
     end if;
     --@ end
     for v_i in 1..coalesce(cardinality(v_groups), 0) loop
-        perform pgq._turn_group(v_groups[v_i], v_froms[v_i]);
+        perform pgq._turn_group(v_groups[v_i], v_places[v_i]);
     end loop;
 end
 $$;
-comment on function pgq._turn_groups(bigint[], bigint[]) is
+comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) is
 'pgq._turn_group for many groups: at once where there is only a new job, one by one where jobs '
 'wait';
 
@@ -187,30 +179,41 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
-    v_groups bigint[];
-    v_froms bigint[];
+    v_noted constant text := coalesce(current_setting('pgq.groups', true), '');
+    v_note text[];
+    v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
 begin
-    select array_agg(g.id), array_agg(g.place)
-      into v_groups, v_froms
-      from (
-               select n.id, min(n.place) as place
-                 from unnest(
-                          string_to_array(current_setting('pgq.groups', true), ',')::bigint[],
-                          string_to_array(current_setting('pgq.group_froms', true), ',')::bigint[]
-                      ) n (id, place)
-                group by n.id
-           ) g;
     perform set_config('pgq.groups', '', true);
+    if strpos(v_noted, ';') = 0 then
+        v_note := string_to_array(v_noted, '|');
+        v_groups := string_to_array(v_note[1], ',')::bigint[];
+        v_places := string_to_array(v_note[2], ',')::bigint[];
+        v_slots := string_to_array(v_note[3], ',')::smallint[];
+        v_lanes := string_to_array(v_note[4], ',')::integer[];
+    else
+        -- Noted more than once: each group once, from its lowest place, and with no new job known.
+        select array_agg(g.id), array_agg(g.place), array_agg(smallint '6'), array_agg(0)
+          into v_groups, v_places, v_slots, v_lanes
+          from (
+                   select n.id, min(n.place) as place
+                     from unnest(string_to_array(v_noted, ';')) o (note),
+                          unnest(
+                              string_to_array(split_part(o.note, '|', 1), ',')::bigint[],
+                              string_to_array(split_part(o.note, '|', 2), ',')::bigint[]
+                          ) n (id, place)
+                    group by n.id
+               ) g;
+    end if;
     if not pgq._read_committed() or pgq._is_preparing()
         or current_setting('pgq.grouped', true) is not distinct from v_xid
     then
         insert into pgq.group_hint (group_id, id)
-        select g.id, g.place from unnest(v_groups, v_froms) g (id, place);
+        select g.id, g.place from unnest(v_groups, v_places) g (id, place);
         return null;
     end if;
     perform set_config('pgq.grouped', v_xid, true);
     perform pgq._lock_groups(v_groups, false);
-    perform pgq._turn_groups(v_groups, v_froms);
+    perform pgq._turn_groups(v_groups, v_places, v_slots, v_lanes);
     return null;
 end
 $$;

@@ -101,14 +101,17 @@ begin
            g.payload, p_headers, g.key, case when g.key is not null then p_at.queue_id end,
            g.group_key, g.group_id, case when g.waits then g.id end
       from given g;
-    if v_group_ids is not null then
-        perform pgq._note_groups(array_agg(n.group_id), array_agg(n.id))
-           from (select g.group_id, min(g.id) as id
-                   from unnest(v_group_ids, p_ids) g (group_id, id) group by g.group_id) n;
-    end if;
+    perform pgq._note_groups(
+                array_agg(n.group_id), array_agg(n.id),
+                array_agg(case when v_waits or n.group_id = any (v_busy) then smallint '-1'
+                               else p_at.slot end),
+                array_agg(p_at.lane)
+            )
+       from (select g.group_id, min(g.id) as id
+               from unnest(v_group_ids, p_ids) g (group_id, id)
+              where g.group_id is not null group by g.group_id) n;
 end
 $$;
-
 comment on function
     pgq._add_keyed(pgq.target, bigint[], jsonb[], text[], text[], integer, jsonb) is
 'inserts jobs with keys, with drawn ids, where pgq._target says (p_at); notes their groups';

@@ -50,7 +50,7 @@ begin
             delete from pgq.group_block b
              where b.group_id = v_job.group_id and b.job_id = v_dead.id;
             perform pgq._wait(v_job);
-            perform pgq._note_groups(array[v_job.group_id], array[v_job.id]);
+            perform pgq._note_ended(array[v_job]);
         end if;
         return next v_dead.id;
     end loop;
@@ -159,11 +159,9 @@ begin
     , gone as (
         delete from pgq.job j
          using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
-        returning j.group_id, j.id
+        returning j as job, j.group_id
     ), noted as (
-        select pgq._note_groups(array_agg(n.group_id), array_agg(n.id))
-          from (select g.group_id, min(g.id) as id from gone g
-                 where g.group_id is not null group by g.group_id) n
+        select pgq._note_ended(array_agg(g.job)) from gone g where g.group_id is not null
     )
     select count(*) into v_live from gone left join noted on true;
     delete from pgq.archive a
