@@ -22,6 +22,8 @@ begin
     perform set_config('pgq.grouped', '', true);
     set constraints all immediate;
     set constraints all deferred;
+    -- Not being at a COMMIT, it has left the groups to the next tick.
+    perform pgq._take_hints();
 end
 $$;
 -- The states of all live jobs.

@@ -12,10 +12,10 @@ comment on table pgq.bucket is
 insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 32767) n;
 
 create unlogged table pgq.group_event_0 (
-    one boolean not null default true
+    last boolean not null default false
 );
 create unlogged table pgq.group_event_1 (
-    one boolean not null default true
+    last boolean not null default false
 );
 comment on table pgq.group_event_0 is
 'an insert queues pgq._at_group_commit for the commit of its transaction';

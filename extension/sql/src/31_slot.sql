@@ -166,7 +166,8 @@ begin
                    select l.ctid from unnest(p_ids) w (id), lateral (
                        select i.ctid from pgq.job_{slot} i
                         where i.lane = v_lane and i.id = w.id
-                          and (i.run_at is null or i.run_at <= v_now) and {claimable}
+                          and (i.run_at is null or i.run_at <= v_now) and i.wait is null
+                          and {claimable}
                           for update skip locked
                    ) l where w.id > v_after and w.id < v_until limit v_left
                ) f

@@ -176,7 +176,11 @@ begin
         v_job.payload := p_payload;
         if pgq._is_waiting(v_job) then
             v_job.run_at := p_run_at;
-            insert into pgq.job select v_job.*;
+            if v_job.wait is null and p_run_at is not null then
+                perform pgq._wait(v_job);
+            else
+                insert into pgq.job select v_job.*;
+            end if;
         else
             perform pgq._park(v_job, coalesce(p_run_at, pgq._now()));
         end if;

@@ -145,6 +145,29 @@ $$;
 comment on function pgq._note_ended(pgq.job[]) is
 'pgq._note_groups for heads that have ended, or jobs that wait now';
 
+create function pgq._lift_blocks(p_job_ids bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_group bigint;
+    v_groups bigint[];
+begin
+    for v_group in
+        delete from pgq.group_block b where b.job_id = any (p_job_ids) returning b.group_id
+    loop
+        v_groups := v_groups || v_group;
+    end loop;
+    perform pgq._note_groups(
+                array_agg(g), array_agg(bigint '0'), array_agg(smallint '-1'), array_agg(0)
+            )
+       from (select distinct g from unnest(v_groups) g) g (g);
+end
+$$;
+comment on function pgq._lift_blocks(bigint[]) is
+'lets groups go on that were blocked by these dead jobs';
+
 create function pgq._wait(p_job pgq.job)
 returns void
 language plpgsql
@@ -161,135 +184,3 @@ end
 $$;
 comment on function pgq._wait(pgq.job) is
 'puts a job that has just been deleted from pgq.job or pgq.archive behind those of its group';
-
-create function pgq._heads(p_group_id bigint, p_queue_id integer, out heads bigint, out last bigint)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    select count(*), coalesce(max(h.id), 0)
-      into heads, last
-      from (
-               select null::bigint as id where false
-               --@ each ring
-               union all
-               select j.id from pgq.job_{slot} j
-                where j.group_id = p_group_id and j.lease_expires_at is distinct from 'infinity'
-               --@ end
-               --@ each parked
-               union all
-               select j.id from pgq.job_{slot} j
-                where j.group_id = p_group_id and j.wait is null
-                  and j.due > (
-                          select min(coalesce(f.base, 0))
-                            from pgq.lane l
-                            left join lateral (
-                                    select f.base from pgq.floor_{slot} f
-                                     where f.lane = l.id order by f.n desc limit 1
-                                 ) f on true
-                           where l.queue_id = p_queue_id
-                      )
-               --@ end
-           ) h;
-end
-$$;
-comment on function pgq._heads(bigint, integer) is
-'how many heads a group has, and the highest id of them';
-
-create function pgq._follower(
-    p_group_id bigint, p_from bigint, out slot smallint, out lane integer, out id bigint,
-    out place bigint, out by_xid bigint
-)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    select f.* into slot, lane, id, place, by_xid
-      from (
-               --@ each ring
-               select {slot}::smallint, j.lane, j.id, j.id as place, j.due from pgq.job_{slot} j
-                where j.group_id = p_group_id and j.lease_expires_at = 'infinity'
-               union all
-               --@ end
-               --@ each parked
-               (select {slot}::smallint, j.lane, j.id, j.wait as place, null from pgq.job_{slot} j
-                 where j.group_id = p_group_id and j.wait >= p_from order by j.wait, j.id limit 1)
-               union all
-               --@ end
-               select null, null, null, null, null where false
-           ) f
-     order by f.place, f.id
-     limit 1;
-end
-$$;
-comment on function pgq._follower(bigint, bigint) is
-'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on: '
-'before it may lie the dead index entries of thousands. by_xid: who enqueues it, if it is new';
-
-create function pgq._unwait(p_slot smallint, p_lane integer, p_id bigint)
-returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
-declare
-    v_due bigint;
-begin
-    if (pgq._lock(p_slot, p_lane, p_id, true)).id is null then
-        return false;
-    end if;
-    case p_slot
-    --@ each ring
-    when {slot} then
-        update pgq.job_{slot} j set due = null, lease_expires_at = null
-         where j.lane = p_lane and j.id = p_id;
-    --@ end
-    --@ each parked
-    when {slot} then
-        update pgq.job_{slot} j
-           set wait = null, lease_expires_at = null,
-               due = pgq._due(greatest(j.run_at, pgq._now()), j.id)
-         where j.lane = p_lane and j.id = p_id
-        returning j.due into v_due;
-        perform pgq._admit({slot}::smallint, p_lane, v_due);
-    --@ end
-    end case;
-    return true;
-end
-$$;
-comment on function pgq._unwait(smallint, integer, bigint) is
-'makes a new or waiting job a head; false if somebody is about to cancel or replace it';
-
-create function pgq._come_late(p_group_id bigint, p_from bigint, p_place bigint)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
-begin
-    --@ each parked
-    update pgq.job_{slot} j set wait = p_place
-     where j.ctid = any (array(
-               select i.ctid from pgq.job_{slot} i
-                where i.group_id = p_group_id and i.wait >= p_from and i.wait < p_place
-                  for update skip locked
-           ));
-    --@ end
-end
-$$;
-comment on function pgq._come_late(bigint, bigint, bigint) is
-'moves waiting jobs from before a place to it: whoever ends a head looks from its id on';

@@ -189,6 +189,13 @@ begin
            dedupe_for = v_queue.dedupe_for, group_concurrency = v_queue.group_concurrency,
            group_on_dead = v_queue.group_on_dead
      where q.id = v_queue.id;
+    if group_concurrency is not null then
+        insert into pgq.group_hint (group_id, id)
+        select distinct j.group_id, 0
+          from pgq.lane l join pgq.job j on j.lane = l.id
+         where l.queue_id = v_queue.id and j.wait is not null;
+        insert into pgq.chore default values;
+    end if;
 end
 $$;
 revoke all on function
@@ -203,5 +210,5 @@ comment on function
     ) is
 'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for '
 'jobs that finish from then on; if the queue kept no completed jobs, for those claimed from then '
-'on; group_concurrency for a group when the next of its jobs ends. Errors: 42704 unknown queue; '
-'22004; 22023; 0A000.';
+'on; a lower group_concurrency for a group when its jobs end. Errors: 42704 unknown queue; 22004; '
+'22023; 0A000.';

@@ -47,10 +47,9 @@ begin
         if v_job.group_id is null then
             perform pgq._park(v_job, pgq._now());
         else
-            delete from pgq.group_block b
-             where b.group_id = v_job.group_id and b.job_id = v_dead.id;
             perform pgq._wait(v_job);
             perform pgq._note_ended(array[v_job]);
+            perform pgq._lift_blocks(array[v_dead.id]);
         end if;
         return next v_dead.id;
     end loop;
@@ -164,9 +163,14 @@ begin
         select pgq._note_ended(array_agg(g.job)) from gone g where g.group_id is not null
     )
     select count(*) into v_live from gone left join noted on true;
-    delete from pgq.archive a
-     where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead';
-    get diagnostics v_dead = row_count;
+    with gone as (
+        delete from pgq.archive a
+         where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead'
+        returning a.id
+    ), lifted as (
+        select pgq._lift_blocks(array_agg(g.id)) from gone g
+    )
+    select count(*) into v_dead from gone left join lifted on true;
     return v_live + v_dead;
 end
 $$;

@@ -97,7 +97,6 @@ begin
     end if;
     -- What it does to groups is for the next tick: it must not wait for their buckets.
     perform set_config('pgq.grouped', pg_current_xact_id()::text, true);
-    perform pgq._take_hints(), pgq._clear_group_events();
     delete from pgq.chore c
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
@@ -137,7 +136,7 @@ begin
            is distinct from (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing);
     delete from pgq.ring r where r.gen < v_ring.gen - 100;
 
-    perform pgq._expire_archive(v_now);
+    perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._clear_group_events();
 end
 $$;
 comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';

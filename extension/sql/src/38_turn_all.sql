@@ -1,0 +1,231 @@
+/*
+ * All groups that a transaction has changed, at its commit; and those that are left to the ticks.
+ */
+
+create function pgq._look_at_groups(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
+returns table (group_id bigint, place bigint, slot smallint, lane integer, is_alone boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    return query
+    select g.id, g.place, g.slot, g.lane, g.slot between 0 and 3 and w.id is null
+               and not exists (select from pgq.group_block b where b.group_id = g.id)
+               --@ each ring
+               and not exists (
+                   select from pgq.job_{slot} j where j.group_id = g.id and j.id <> g.place
+               )
+               --@ end
+               --@ each parked
+               and not exists (
+                   select from pgq.job_{slot} j where j.group_id = g.id and j.wait is null
+               )
+               --@ end
+      from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
+      left join lateral (
+              --@ each parked
+              select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
+              union all
+              --@ end
+              select null where false
+              limit 1
+           ) w on true
+     where g.slot >= 0 or w.id is not null;
+end
+$$;
+comment on function
+    pgq._look_at_groups(bigint[], bigint[], smallint[], integer[]) is
+'those of these groups to which a new job was added, or in which jobs wait; is_alone: the new one '
+'is the only one';
+
+create function pgq._turn_groups(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_slots smallint[]; v_lanes integer[]; v_ids bigint[]; v_groups bigint[]; v_places bigint[];
+begin
+    select array_agg(g.slot) filter (where g.is_alone),
+           array_agg(g.lane) filter (where g.is_alone),
+           array_agg(g.place) filter (where g.is_alone),
+           array_agg(g.group_id) filter (where not g.is_alone),
+           array_agg(g.place) filter (where not g.is_alone)
+      into v_slots, v_lanes, v_ids, v_groups, v_places
+      from pgq._look_at_groups(p_group_ids, p_places, p_slots, p_lanes) g;
+    --@ each ring
+    if {slot} = any (v_slots) then
+        update pgq.job_{slot} j
+           set due = null, lease_expires_at = null
+          from unnest(v_slots, v_lanes, v_ids) n (slot, lane, id)
+         where n.slot = {slot} and j.lane = n.lane and j.id = n.id;
+    end if;
+    --@ end
+    for v_i in 1..coalesce(cardinality(v_groups), 0) loop
+        perform pgq._turn_group(v_groups[v_i], v_places[v_i]);
+    end loop;
+end
+$$;
+comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) is
+'pgq._turn_group for many groups: at once where there is only a new job, one by one where jobs '
+'wait';
+
+create function pgq._merge_hints(p_group_ids bigint[], p_places bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    v_hint pgq.group_hint;
+    v_n integer;
+begin
+    for v_hint in
+        delete from pgq.group_hint h where h.group_id = any (p_group_ids) returning h.*
+    loop
+        v_n := array_position(p_group_ids, v_hint.group_id);
+        p_places[v_n] := least(p_places[v_n], v_hint.id);
+    end loop;
+    return p_places;
+end
+$$;
+comment on function pgq._merge_hints(bigint[], bigint[]) is
+'takes the hints for these groups, of which the buckets are locked, and returns their places, from '
+'hints where those are lower';
+
+create function pgq._at_group_commit()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_xid constant text := pg_current_xact_id()::text;
+    v_noted constant text := coalesce(current_setting('pgq.groups', true), '');
+    v_note text[];
+    v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
+begin
+    -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
+    if not new.last then
+        execute format('insert into pgq.%I (last) values (true)', tg_table_name);
+        return null;
+    end if;
+    perform set_config('pgq.groups', '', true);
+    if v_noted = '' then
+        return null;
+    end if;
+    if strpos(v_noted, ';') = 0 then
+        v_note := string_to_array(v_noted, '|');
+        v_groups := string_to_array(v_note[1], ',')::bigint[];
+        v_places := string_to_array(v_note[2], ',')::bigint[];
+        v_slots := string_to_array(v_note[3], ',')::smallint[];
+        v_lanes := string_to_array(v_note[4], ',')::integer[];
+    else
+        -- Noted more than once: each group once, from its lowest place, and with no new job known.
+        select array_agg(g.id), array_agg(g.place), array_agg(smallint '6'), array_agg(0)
+          into v_groups, v_places, v_slots, v_lanes
+          from (
+                   select n.id, min(n.place) as place
+                     from unnest(string_to_array(v_noted, ';')) o (note),
+                          unnest(
+                              string_to_array(split_part(o.note, '|', 1), ',')::bigint[],
+                              string_to_array(split_part(o.note, '|', 2), ',')::bigint[]
+                          ) n (id, place)
+                    group by n.id
+               ) g;
+    end if;
+    if not pgq._read_committed() or pgq._is_preparing() or pg_trigger_depth() > 1
+        or current_setting('pgq.grouped', true) is not distinct from v_xid
+    then
+        insert into pgq.group_hint (group_id, id)
+        select g.id, g.place from unnest(v_groups, v_places) g (id, place);
+        return null;
+    end if;
+    perform set_config('pgq.grouped', v_xid, true);
+    perform pgq._lock_groups(v_groups, false);
+    perform pgq._turn_groups(v_groups, pgq._merge_hints(v_groups, v_places), v_slots, v_lanes);
+    return null;
+end
+$$;
+comment on function pgq._at_group_commit() is
+'decides which jobs may be claimed in the groups that this transaction has changed';
+
+create constraint trigger group_event_0_at_commit after insert on pgq.group_event_0
+    deferrable initially deferred
+    for each row execute function pgq._at_group_commit();
+create constraint trigger group_event_1_at_commit after insert on pgq.group_event_1
+    deferrable initially deferred
+    for each row execute function pgq._at_group_commit();
+
+-- Also for what a subscription applies.
+alter table pgq.group_event_0 enable always trigger group_event_0_at_commit;
+alter table pgq.group_event_1 enable always trigger group_event_1_at_commit;
+
+create function pgq._clear_group_events()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 1 then
+        if pg_relation_size('pgq.group_event_0') > 0 then
+            lock table pgq.group_event_0 in access exclusive mode nowait;
+            truncate pgq.group_event_0;
+        end if;
+    elsif pg_relation_size('pgq.group_event_1') > 0 then
+        lock table pgq.group_event_1 in access exclusive mode nowait;
+        truncate pgq.group_event_1;
+    end if;
+exception
+    when lock_not_available or object_in_use then
+        return;
+end
+$$;
+comment on function pgq._clear_group_events() is
+'truncates that of the two tables of events that is not written these ten seconds';
+
+create function pgq._take_hints()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_groups bigint[];
+    v_hint record;
+begin
+    v_groups := array(
+        select g from pgq._lock_groups(
+            array(select distinct h.group_id from pgq.group_hint h limit 1000), true
+        ) g
+    );
+    if v_groups = '{}' then
+        return;
+    end if;
+    -- With a snapshot taken after the locks.
+    for v_hint in
+        with taken as (
+            delete from pgq.group_hint h where h.group_id = any (v_groups) returning h.*
+        )
+        select t.group_id, min(t.id) as id from taken t group by t.group_id
+    loop
+        perform pgq._turn_group(v_hint.group_id, v_hint.id);
+    end loop;
+end
+$$;
+comment on function pgq._take_hints() is 'for ticks: groups that could not be turned at a commit';
