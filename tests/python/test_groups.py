@@ -282,3 +282,140 @@ async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
         costs = [await turn() for _ in range(1500)]
         early, late = sorted(costs[100:300])[100], sorted(costs[-200:])[100]
         assert late <= 3 * early + 50, (early, late)
+
+
+KILL = "select pgq_fail(id, token, 'no', retryable => false) from pgq.job where id = $1"
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+async def test_a_follower_that_is_about_to_be_changed_is_not_forgotten(
+    a: Connection, b: Connection, end: str
+) -> None:
+    first = await put(a)
+    second = await a.fetchval("select pgq_enqueue('1', group_key => 'g', dedupe_key => 'k')")
+    third = await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("begin")
+    if end == "rollback":
+        await b.execute("select pgq_cancel($1)", second)
+    else:
+        await b.execute(
+            "select pgq_enqueue('2', group_key => 'g', dedupe_key => 'k',"
+            " on_duplicate => 'replace')"
+        )
+    await within(finish(a, first))
+    await maintain(a, 2)
+    assert await claimed(a) == []
+    await b.execute(end)
+    await maintain(a)
+    assert await claimed(a) == [second]
+    await finish(a, second)
+    assert await claimed(a) == [third]
+
+
+async def test_a_retried_job_that_blocked_its_group_does_not_hide_others(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute(
+        "select pgq_configure_queue('default', group_on_dead => 'block', group_concurrency => 2)"
+    )
+    first, second, third = [await put(a) for _ in range(3)]
+    assert await claimed(a) == [first, second]
+    await a.execute(KILL, first)
+    await a.execute(KILL, second)
+    assert await a.fetchval("select pgq_retry($1)", first)
+    assert await claimed(a) == []
+    assert await a.fetchval("select pgq_retry($1)", second)
+    assert await claimed(a) == [first, second]
+    await finish(a, first)
+    assert await claimed(a) == [third]
+
+
+async def test_a_late_job_of_a_blocked_group_runs_when_it_is_retried(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    await b.execute("begin")
+    late = await put(b)
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await a.execute(KILL, first)
+    await b.execute("commit")
+    assert await a.fetchval("select pgq_retry($1)", first)
+    assert sorted([*(await claimed(a)), *(await claimed(a))]) == [late]
+    await finish(a, late)
+    assert await claimed(a) == [first]
+
+
+async def test_purging_the_dead_unblocks_their_groups(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await a.execute(KILL, first)
+    assert await claimed(a) == []
+    assert await a.fetchval("select pgq_purge('default', '{dead}')") == 1
+    assert await claimed(a) == [second]
+
+
+async def test_nobody_overtakes_while_a_group_is_left_to_the_next_tick(
+    a: Connection, b: Connection
+) -> None:
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("begin isolation level repeatable read")
+    await finish(b, first)
+    await b.execute("commit")
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 1
+    third = await put(a)
+    assert await claimed(a) == [second]
+    await finish(a, second)
+    assert await claimed(a) == [third]
+
+
+async def test_more_of_a_group_may_run_when_its_concurrency_is_raised(a: Connection) -> None:
+    ids = [await put(a) for _ in range(4)]
+    assert await claimed(a) == ids[:1]
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 2)")
+    last = await put(a)
+    assert await claimed(a) == ids[1:2]
+    await finish(a, ids[0])
+    assert await claimed(a) == ids[2:3]
+    assert last > ids[3]
+
+
+async def test_maintenance_never_waits_for_a_group(a: Connection, b: Connection) -> None:
+    await a.execute("begin; set constraints all immediate")
+    await put(a)
+    second = await put(a, "other")
+    await a.execute("commit")
+    await b.execute("begin")
+    await b.execute("select pgq_cancel($1)", second)
+    await within(maintain(a, 3))
+    await b.execute("rollback")
+    await maintain(a, 2)
+    assert len(await claimed(a)) == 2
+
+
+async def test_immediate_constraints_keep_no_bucket_locked(a: Connection, b: Connection) -> None:
+    await a.execute("begin; set constraints all immediate")
+    await put(a)
+    await within(put(b))
+    await a.execute("commit")
+    await maintain(b)
+    assert len(await drain(b)) == 2
+
+
+async def test_groups_are_turned_in_sessions_that_replicate(a: Connection, b: Connection) -> None:
+    await a.execute("set session_replication_role = replica")
+    first = await put(a)
+    assert await claimed(b) == [first]
+
+
+async def test_a_new_job_can_be_put_off_in_its_own_transaction(a: Connection) -> None:
+    call = "select pgq_enqueue('1', dedupe_key => 'k', group_key => 'g'"
+    await a.execute("begin")
+    await a.execute(f"{call})")
+    await a.execute(f"{call}, run_at => now() + '1 hour', on_duplicate => 'replace')")
+    await a.execute("commit")
+    assert await claimed(a) == []
+    assert await a.fetchval("select run_at > now() from pgq.job")

@@ -397,7 +397,7 @@ async def test_prepared_transactions_turn_their_groups_when_they_commit(prepared
         assert await dequeue(b, 10) == []
         await a.execute("begin")
         await a.execute("select pgq_complete(id, token) from pgq.job where id = $1", third)
-        await a.execute("prepare transaction 'group'")
+        await a.execute("prepare /* it */ transaction $$group$$")
         await maintain(b)
         assert await dequeue(b, 10) == []
         await b.execute("commit prepared 'group'")
