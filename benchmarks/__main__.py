@@ -72,7 +72,8 @@ def main() -> int:
     output: Path = options.output or bootstrap.CACHE / "bench"
     if lasting and not options.output:
         output /= options.only[0] if options.only else "full"
-        shutil.rmtree(output, ignore_errors=True)
+        if output.exists():
+            shutil.rmtree(output)
     report_file = output / (lasting or "RESULTS.md")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

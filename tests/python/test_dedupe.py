@@ -133,7 +133,7 @@ async def test_a_second_enqueue_waits_for_the_first_ones_outcome(
             await a.execute(end)
             assert (await within(second) == first) == (end == "commit")
         assert await c.fetchval("select count(*) from pgq.job where dedupe_key = 'k'") == 1
-        assert await b.execute("select pgq_purge('default')")
+        await b.execute("select pgq_purge('default')")
 
 
 async def test_consumers_never_wait_for_an_open_enqueue_with_their_jobs_key(
@@ -217,7 +217,7 @@ async def test_replacing_waits_for_whoever_is_about_to_claim(
     assert payload == ('"new"' if end == "rollback" else '"k"')
 
 
-@pytest.mark.parametrize("call", ["pgq_pop()", f"pgq_cancel({1})"])
+@pytest.mark.parametrize("call", ["pgq_pop()", "pgq_cancel(1)"])
 async def test_what_replaces_a_job_that_ends_meanwhile_is_added(
     a: Connection, b: Connection, c: Connection, call: str
 ) -> None:

@@ -95,6 +95,24 @@ $$;
 comment on function pgq._lock(smallint, integer, bigint, boolean) is
 'locks one job; null if it has gone or, with p_skip, is locked';
 
+create function pgq._find_and_lock(p_id bigint, p_active boolean, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    loop
+        job := pgq._find(p_id);
+        exit when job.id is null or (job.token is not null and not p_active);
+        job := pgq._lock(job.slot, job.lane, job.id, false);
+        -- Null if it has gone meanwhile: ended, or moved to another slot by maintenance.
+        exit when job.id is not null;
+    end loop;
+end
+$$;
+comment on function pgq._find_and_lock(bigint, boolean) is
+'the live job of that id, wherever it is moved to, or null; locked, but an active one only with '
+'p_active: else it may come back unlocked. Waits for whoever has it locked';
+
 create function pgq._take_expired(
     p_slot smallint, p_queue_id integer, p_batch integer, p_window integer, p_now timestamptz,
     p_exhausted boolean

@@ -160,32 +160,23 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_job pgq.job;
+    v_job pgq.job := pgq._find_and_lock(p_id, false);
 begin
-    loop
-        v_job := pgq._find(p_id);
-        if v_job.id is null then
-            return false;
-        end if;
-        exit when v_job.token is not null;
-        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, false);
-        -- Ended, or moved to another slot meanwhile.
-        continue when v_job.id is null;
-        exit when v_job.token is not null;
-        select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
-        v_job.payload := p_payload;
-        if pgq._is_waiting(v_job) then
-            v_job.run_at := p_run_at;
-            if v_job.wait is null and p_run_at is not null then
-                perform pgq._wait(v_job);
-            else
-                insert into pgq.job select v_job.*;
-            end if;
+    if v_job.id is null or v_job.token is not null then
+        return v_job.id is not null;
+    end if;
+    select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+    v_job.payload := p_payload;
+    if not pgq._is_waiting(v_job) then
+        perform pgq._park(v_job, coalesce(p_run_at, pgq._now()));
+    else
+        v_job.run_at := p_run_at;
+        if v_job.wait is null and p_run_at is not null then
+            perform pgq._wait(v_job);
         else
-            perform pgq._park(v_job, coalesce(p_run_at, pgq._now()));
+            insert into pgq.job select v_job.*;
         end if;
-        exit;
-    end loop;
+    end if;
     return true;
 end
 $$;
@@ -227,10 +218,11 @@ declare
     v_old record;
 begin
     select g.id, g.key into v_old
-      from unnest(p_keys, p_taken, p_ids) with ordinality g (key, taken, id, n)
-     where g.taken is not null or g.n > (
-               select min(o.n) from unnest(p_ids) with ordinality o (id, n) where o.id = g.id
-           )
+      from (
+               select u.*, min(u.n) over (partition by u.id) as first
+                 from unnest(p_keys, p_taken, p_ids) with ordinality u (key, taken, id, n)
+           ) g
+     where g.taken is not null or g.n > g.first
      order by g.n
      limit 1;
     if found then

@@ -19,16 +19,12 @@ begin
         v_job := pgq._follower(p_group_id, v_from);
         exit when v_job.id is null;
         -- One that was new when its transaction committed may lie below a floor.
-        if v_job.by_xid <> v_xid then
-            if (pgq._lock(v_job.slot, v_job.lane, v_job.id, true)).id is null then
-                insert into pgq.group_hint (group_id, id)
-                values (p_group_id, least(v_from, v_job.place));
-                exit;
-            end if;
-            perform pgq._wait(r)
-               from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
-            v_from := least(v_from, v_job.id);
-            continue;
+        if v_job.by_xid <> v_xid
+            and (pgq._lock(v_job.slot, v_job.lane, v_job.id, true)).id is null
+        then
+            insert into pgq.group_hint (group_id, id)
+            values (p_group_id, least(v_from, v_job.place));
+            exit;
         end if;
         if v_heads is null then
             select q.* into v_queue
@@ -38,7 +34,13 @@ begin
                 v_heads := v_queue.group_concurrency::bigint;
             end if;
         end if;
-        if v_heads < v_queue.group_concurrency then
+        if v_job.by_xid <> v_xid
+            or (v_job.by_xid is not null and v_heads >= v_queue.group_concurrency)
+        then
+            perform pgq._wait(r)
+               from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+            v_from := least(v_from, v_job.id);
+        elsif v_heads < v_queue.group_concurrency then
             if pgq._unwait(v_job.slot, v_job.lane, v_job.id) then
                 v_heads := v_heads + 1;
                 v_last := greatest(v_last, v_job.id);
@@ -47,10 +49,6 @@ begin
                 insert into pgq.group_hint (group_id, id) values (p_group_id, v_job.place);
                 exit;
             end if;
-        elsif v_job.by_xid is not null then
-            perform pgq._wait(r)
-               from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
-            v_from := least(v_from, v_job.id);
         else
             if v_job.place < v_last and not pgq._come_late(p_group_id, v_from, v_last) then
                 insert into pgq.group_hint (group_id, id) values (p_group_id, v_from);

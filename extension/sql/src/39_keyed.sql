@@ -73,7 +73,7 @@ declare
 begin
     if p_group_keys is not null then
         v_group_ids := array(
-            select hashtextextended(k collate "C", p_at.queue_id) from unnest(p_group_keys) k
+            select pgq._group_id(p_at.queue_id, k) from unnest(p_group_keys) k
         );
         if not v_waits then
             v_busy := pgq._busy_groups(array(select distinct g from unnest(v_group_ids) g));

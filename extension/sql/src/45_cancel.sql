@@ -39,19 +39,13 @@ declare
 begin
     perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
     loop
-        v_job := pgq._find(id);
-        if v_job.id is null then
+        v_job := pgq._find_and_lock(id, force);
+        exit when v_job.id is null or v_job.token is null or force;
+        if pgq._request_cancel(v_job.slot, v_job.lane, v_job.id, v_job.token) then
             return false;
         end if;
-        if v_job.token is not null and not force then
-            exit when pgq._request_cancel(v_job.slot, v_job.lane, v_job.id, v_job.token);
-            continue;
-        end if;
-        v_job := pgq._lock(v_job.slot, v_job.lane, v_job.id, false);
-        -- Null if it has gone meanwhile: done, or moved to another slot by maintenance.
-        exit when v_job.id is not null and (v_job.token is null or force);
     end loop;
-    if v_job.token is not null and not force then
+    if v_job.id is null then
         return false;
     end if;
     select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;

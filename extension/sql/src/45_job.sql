@@ -154,8 +154,7 @@ begin
                     when j.run_at > v_now then 'scheduled'
                     else 'ready' end = any (states)
            for update skip locked
-    )
-    , gone as (
+    ), gone as (
         delete from pgq.job j
          using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
         returning j as job, j.group_id
