@@ -24,6 +24,7 @@ FAMILIES = {
     "parked": PARKED,
     "slot": RING + PARKED,
     "archive": [{"slot": str(slot)} for slot in range(40)],
+    "stat": [{"slot": str(slot)} for slot in range(3)],
 }
 BLOCK = re.compile(r"^ *--@ (define|each) (\w+)\n(.*?)^ *--@ end\n", re.MULTILINE | re.DOTALL)
 HEADER = (

@@ -3,9 +3,9 @@
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
 adds the rest; `bootstrap.py bench` makes another one for the benchmarks, with the queues that
 they compare. Nothing of the machine is changed and root is not needed: on Debian and its kin
-pgTAP, pg_prove, plpgsql_check, and pip or parts of Perl where they are left out, are downloaded
-as packages and unpacked in the cache. Other systems have to have them installed. A second run
-finds everything done.
+pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl where they are left out, are
+downloaded as packages and unpacked in the cache. Other systems have to have them installed. A
+second run finds everything done.
 """
 
 import importlib.util
@@ -108,17 +108,20 @@ def pg_prove() -> tuple[list[str], dict[str, str]]:
 
 def _fetch_test_tools() -> None:
     if DEBIAN.exists():
-        return
+        if any(DEBIAN.glob("usr/lib/postgresql/*/lib/pg_cron.so")):
+            return
+        shutil.rmtree(DEBIAN)
     if shutil.which("perl") is None:
         raise BootstrapError("perl is missing: install it")
     if shutil.which("apt-get") is None:
         _check_test_tools_installed()
         return
-    _say("fetching pgTAP, pg_prove and plpgsql_check")
+    _say("fetching pgTAP, pg_prove, plpgsql_check and pg_cron")
     patterns = [
         "libtap-parser-sourcehandler-pgtap-perl",
         "postgresql-{}-pgtap",
         "postgresql-{}-plpgsql-check",
+        "postgresql-{}-cron",
     ]
     if not _runs_in_perl("require TAP::Harness"):
         release = ".".join(_output("perl", "-e", "print $^V").lstrip("v").split(".")[:2])
@@ -127,7 +130,8 @@ def _fetch_test_tools() -> None:
 
 
 def _check_test_tools_installed() -> None:
-    missing = [name for name in ("pgtap", "plpgsql_check") if not extension_files(name)]
+    names = ("pgtap", "plpgsql_check", "pg_cron")
+    missing = [name for name in names if not extension_files(name)]
     missing += [] if shutil.which("pg_prove") else ["pg_prove"]
     if missing:
         raise BootstrapError(f"without apt-get please install: {', '.join(missing)}")

@@ -208,18 +208,21 @@ async def test_what_comes_back_during_a_claim_does_not_follow_what_it_has_taken(
     held = await dequeue(b, 20)
     # The claim stops here, between its first slot and the second.
     await a.execute("""
-        alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer)
-            rename to _grab_more;
+        alter function pgq._grab(
+            text, integer, integer, text, boolean, bigint, bigint, integer, boolean
+        ) rename to _grab_more;
         create function pgq._grab(
             p_queue text, p_batch integer, p_lease_ms integer, p_worker text,
             p_tick boolean default null, p_after bigint default 0,
-            p_until bigint default 9223372036854775807, p_priority integer default null
+            p_until bigint default 9223372036854775807, p_priority integer default null,
+            p_permitted boolean default false
         ) returns setof pgq_job
         language plpgsql set search_path = pg_catalog, pg_temp as $$
         begin
             perform pg_advisory_lock(7), pg_advisory_unlock(7);
             return query select g.* from pgq._grab_more(
-                p_queue, p_batch, p_lease_ms, p_worker, p_tick, p_after, p_until, p_priority) g;
+                p_queue, p_batch, p_lease_ms, p_worker, p_tick, p_after, p_until, p_priority,
+                p_permitted) g;
         end $$;
     """)
     await c.execute("select pg_advisory_lock(7)")

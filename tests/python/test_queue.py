@@ -394,6 +394,7 @@ async def test_every_function_of_the_extension_has_its_statement(
          where d.classid = 'pg_catalog.pg_proc'::regclass
            and d.refclassid = 'pg_catalog.pg_extension'::regclass and d.deptype = 'e'
            and p.pronamespace = 'public'::regnamespace and p.prokind = 'f'
+           and p.proname not in ('pgq_check_watch', 'pgq_enqueue_row') -- parts of pgq_watch
         """
     )
     functions = {(row["name"], tuple(row["arguments"])): row["signature"] for row in rows}
@@ -447,3 +448,71 @@ async def test_defaults_are_those_of_the_server(
         assert (["ready", "scheduled", "waiting"] if name == "states" else default) == expected
         compared += 1
     assert compared > 0
+
+
+async def test_every_setting_of_a_queue_is_stored(pool: asyncpg.Pool[Any]) -> None:
+    async def stored() -> dict[str, Any]:
+        row = await pool.fetchrow("select * from pgq.queue where name = 'set'")
+        assert row is not None
+        return dict(row)
+
+    first: dict[str, Any] = {
+        "max_attempts": 3,
+        "backoff_base": timedelta(seconds=4),
+        "backoff_factor": 1.5,
+        "backoff_max": timedelta(seconds=50),
+        "keep_completed": timedelta(seconds=6),
+        "keep_dead": timedelta(seconds=7),
+        "max_active": 8,
+        "dedupe_for": timedelta(seconds=9),
+        "group_concurrency": 10,
+        "group_on_dead": "block",
+        "rate_limit": 11,
+        "rate_interval": timedelta(seconds=12),
+        "rate_burst": 13,
+        "priority_ageing": timedelta(seconds=14),
+        "max_ready": 15,
+        "max_payload": 16,
+    }
+    queue = pgq.Queue(pool, "set")
+    names = set(inspect.signature(queue.create).parameters) - {"connection"}
+    assert names == set(inspect.signature(queue.configure).parameters) - {"connection"}
+    assert names == set(first)
+    await queue.create(**first)
+    assert (await stored()).items() >= first.items()
+    for name, value in first.items():
+        other: Any = "continue" if name == "group_on_dead" else value * 2
+        await queue.configure(**{name: other})
+        assert (await stored()).items() >= (first | {name: other}).items()
+        await queue.configure(**{name: value})
+    await queue.configure()
+    assert (await stored()).items() >= first.items()
+
+
+async def test_a_queue_at_its_limit_gives_no_more_jobs(queue: pgq.Queue) -> None:
+    await queue.configure(max_active=2, rate_limit=3, rate_interval=timedelta(days=1))
+    ids = await queue.enqueue_many([1, 2, 3, 4, 5])
+    jobs = await queue.dequeue(5)
+    assert [job.id for job in jobs] == ids[:2]
+    with pytest.raises(pgq.NotClaimable):
+        await queue.claim(ids[4])
+    assert [job.id for job in await queue.complete_and_dequeue(jobs, 5)] == ids[2:3]
+    assert await queue.dequeue(5) == []
+    assert await queue.pop(5) == []
+
+
+async def test_a_low_priority_that_has_waited_for_long_goes_first(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    await queue.configure(priority_ageing=timedelta(hours=1))
+    first = await queue.enqueue("low", priority=1)
+    second = await queue.enqueue("high", priority=3)
+    await pool.execute(
+        "update pgq.job set enqueued_at = now() - interval '150 min' where id = $1", first
+    )
+    assert [job.id for job in await queue.dequeue(1)] == [second]
+    await queue.enqueue("high", priority=3)
+    await pool.execute(
+        "update pgq.job set enqueued_at = now() - interval '190 min' where id = $1", first
+    )
+    assert [job.id for job in await queue.dequeue(1)] == [first]

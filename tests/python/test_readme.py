@@ -16,6 +16,7 @@ from pgserver import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
 PACKAGE_README = (ROOT / "python" / "README.md").read_text(encoding="utf-8")
 
 # Runs a file that may use await at its top level, as the asyncio REPL does.
@@ -75,6 +76,13 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
     assert "to zoe@example.org" in process.stdout
     left = run_sql(environment, "select count(*) from pgq.job j where j.payload->>'to' ~ 'zoe'")
     assert left == "0\n", "the worker has completed the job before it stopped"
+
+
+def test_the_examples_of_the_features_run(environment: dict[str, str]) -> None:
+    output = run_sql(environment, "create extension pgq;", *snippets(FEATURES, "sql"))
+    assert '"table": "public.post"' in output
+    left = run_sql(environment, "select count(*) from pgq.privilege")
+    assert left == "0\n", "what was granted is taken back"
 
 
 async def test_the_package_readme_runs_until_sigterm(environment: dict[str, str]) -> None:

@@ -571,7 +571,7 @@ async def test_an_unknown_queue_ends_the_worker(worker: pgq.Worker) -> None:
         await asyncio.wait_for(worker.run(), 30)
 
 
-async def test_an_own_connect_opens_the_heartbeat_connection(
+async def test_an_own_connect_opens_the_connections_of_the_worker(
     dsn: dict[str, Any], pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:
     threads: list[str] = []
@@ -591,7 +591,7 @@ async def test_an_own_connect_opens_the_heartbeat_connection(
 
     async with running(worker):
         await patiently(begun)
-    assert threads == ["pgq-heartbeat"]
+    assert threads == ["pgq-heartbeat", "MainThread"]
 
 
 async def test_a_heartbeat_that_cannot_connect_ends_the_worker(pool: asyncpg.Pool[Any]) -> None:

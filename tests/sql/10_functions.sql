@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(37);
+select plan(50);
 
 create temp table expected (declaration text, returns text);
 insert into expected values
@@ -11,13 +11,18 @@ insert into expected values
  'run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
  'dedupe_key text DEFAULT NULL::text, group_key text DEFAULT NULL::text, '
  'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb, '
- 'on_duplicate text DEFAULT ''keep''::text)', 'bigint'),
+ 'on_duplicate text DEFAULT ''keep''::text, '
+ 'expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
+ 'after bigint[] DEFAULT NULL::bigint[], after_on_dead text DEFAULT ''die''::text)', 'bigint'),
 ('pgq_enqueue_many(payloads jsonb[], queue text DEFAULT ''default''::text, '
  'priority integer DEFAULT 0, '
  'run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
  'dedupe_keys text[] DEFAULT NULL::text[], group_keys text[] DEFAULT NULL::text[], '
  'max_attempts integer DEFAULT NULL::integer, headers jsonb DEFAULT NULL::jsonb, '
- 'on_duplicate text DEFAULT ''keep''::text)', 'SETOF bigint'),
+ 'on_duplicate text DEFAULT ''keep''::text, '
+ 'expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, '
+ 'after bigint[] DEFAULT NULL::bigint[], after_on_dead text DEFAULT ''die''::text)',
+ 'SETOF bigint'),
 ('pgq_dequeue(batch integer DEFAULT 1, timeout interval DEFAULT ''00:00:30''::interval, '
  'queue text DEFAULT ''default''::text, worker text DEFAULT NULL::text)', 'SETOF pgq_job'),
 ('pgq_dequeue(batch integer, timeout interval, queues text[], worker text DEFAULT NULL::text)',
@@ -47,14 +52,21 @@ insert into expected values
  'keep_completed interval DEFAULT ''1 day''::interval, '
  'keep_dead interval DEFAULT ''30 days''::interval, max_active integer DEFAULT 0, '
  'dedupe_for interval DEFAULT ''00:00:00''::interval, group_concurrency integer DEFAULT 1, '
- 'group_on_dead text DEFAULT ''continue''::text)', 'void'),
+ 'group_on_dead text DEFAULT ''continue''::text, rate_limit integer DEFAULT 0, '
+ 'rate_interval interval DEFAULT ''00:00:01''::interval, rate_burst integer DEFAULT 0, '
+ 'priority_ageing interval DEFAULT ''00:00:00''::interval, max_ready integer DEFAULT 0, '
+ 'max_payload integer DEFAULT 0)', 'void'),
 ('pgq_configure_queue(name text, max_attempts integer DEFAULT NULL::integer, '
  'backoff_base interval DEFAULT NULL::interval, '
  'backoff_factor double precision DEFAULT NULL::double precision, '
  'backoff_max interval DEFAULT NULL::interval, keep_completed interval DEFAULT NULL::interval, '
  'keep_dead interval DEFAULT NULL::interval, max_active integer DEFAULT NULL::integer, '
  'dedupe_for interval DEFAULT NULL::interval, '
- 'group_concurrency integer DEFAULT NULL::integer, group_on_dead text DEFAULT NULL::text)', 'void'),
+ 'group_concurrency integer DEFAULT NULL::integer, group_on_dead text DEFAULT NULL::text, '
+ 'rate_limit integer DEFAULT NULL::integer, '
+ 'rate_interval interval DEFAULT NULL::interval, rate_burst integer DEFAULT NULL::integer, '
+ 'priority_ageing interval DEFAULT NULL::interval, max_ready integer DEFAULT NULL::integer, '
+ 'max_payload integer DEFAULT NULL::integer)', 'void'),
 ('pgq_drop_queue(name text, force boolean DEFAULT false)', 'void'),
 ('pgq_pause(queue text)', 'void'),
 ('pgq_resume(queue text)', 'void'),
@@ -65,6 +77,26 @@ insert into expected values
 ('pgq_cancel_all(queue text, force boolean DEFAULT false)', 'bigint'),
 ('pgq_retry(id bigint)', 'boolean'),
 ('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),
+('pgq_schedule(name text, cron text, payload jsonb DEFAULT ''{}''::jsonb, '
+ 'queue text DEFAULT ''default''::text, timezone text DEFAULT ''UTC''::text, '
+ 'priority integer DEFAULT 0, max_attempts integer DEFAULT NULL::integer, '
+ 'headers jsonb DEFAULT NULL::jsonb, missed text DEFAULT ''once''::text)',
+ 'timestamp with time zone'),
+('pgq_unschedule(name text)', 'boolean'),
+('pgq_pause_schedule(name text)', 'boolean'),
+('pgq_resume_schedule(name text)', 'boolean'),
+('pgq_channel(queue text)', 'text'),
+('pgq_wait(queues text[], max_wait interval DEFAULT ''00:00:30''::interval)', 'interval'),
+('pgq_wake()', 'void'),
+('pgq_watch(relation regclass, queue text DEFAULT ''default''::text, '
+ 'condition text DEFAULT NULL::text, events text[] DEFAULT ''{insert}''::text[], '
+ 'dedupe boolean DEFAULT false)', 'void'),
+('pgq_unwatch(relation regclass, queue text DEFAULT ''default''::text)', 'boolean'),
+('pgq_check_watch(relation regclass, queue text)', 'text'),
+('pgq_enqueue_row()', 'trigger'),
+('pgq_grant(queue text, role name, privileges text[])', 'void'),
+('pgq_revoke(queue text, role name, '
+ 'privileges text[] DEFAULT ''{enqueue,consume,observe,manage}''::text[])', 'void'),
 ('pgq_maintain()', 'void'),
 ('pgq_version()', 'text');
 

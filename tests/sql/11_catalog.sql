@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(19);
+select plan(20);
 
 create temp view member as
 select d.classid, d.objid
@@ -37,6 +37,12 @@ select is_empty(
         where r.relkind in ('r', 'p') and not r.relispartition
           and coalesce(obj_description(r.oid, 'pg_class'), '') = '' $$,
     'every table has a comment');
+select is_empty(
+    $$ select m.objid::regclass
+         from member m
+         join pg_class c on m.classid = 'pg_class'::regclass and c.oid = m.objid
+        where c.relkind = 'v' and coalesce(obj_description(c.oid, 'pg_class'), '') = '' $$,
+    'every view has a comment');
 select isnt(obj_description('pgq'::regnamespace, 'pg_namespace'), null,
     'the internal schema has a comment');
 
@@ -46,12 +52,14 @@ select is_empty(
           and btrim(r.prosrc, E'\n') <> 'select pg_catalog.clock_timestamp()' $$,
     'every function pins search_path to pg_catalog, with pg_temp last, or names the schema');
 select is_empty(
-    $$ select r.oid::regprocedure from routine r where not r.internal and not r.prosecdef $$,
-    'every public function runs with the rights of the owner');
+    $$ select r.oid::regprocedure from routine r
+        where not r.internal and not r.prosecdef
+          and r.proname not in ('pgq_watch', 'pgq_unwatch') $$,
+    'every public function runs with the rights of the owner, but for those that create triggers');
 select set_eq(
     $$ select r.proname::text from routine r where r.internal and r.prosecdef $$,
-    array['_at_commit', '_at_group_commit'],
-    'no internal function does, but for the trigger that runs at commit');
+    array['_at_commit', '_at_group_commit', '_queues', '_workers', '_health', '_locks'],
+    'no internal function does, but for triggers that run at commit and what views show');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where r.proacl is null
@@ -77,14 +85,15 @@ select set_eq(
     $$ select t.typname::text
          from pg_type t
          join member m on m.classid = 'pg_type'::regclass and m.objid = t.oid
-        where t.typnamespace <> 'pgq'::regnamespace and t.typname !~ '^_' $$,
+        where t.typnamespace <> 'pgq'::regnamespace and t.typname !~ '^_'
+          and not exists (select from pg_class c where c.oid = t.typrelid and c.relkind = 'v') $$,
     array['pgq_job'],
     'pgq_job is the only public type');
 select is_empty(
     $$ select m.objid::regclass
          from member m
          join pg_class c on m.classid = 'pg_class'::regclass and c.oid = m.objid
-        where c.relnamespace <> 'pgq'::regnamespace and c.relkind <> 'c' $$,
+        where c.relnamespace <> 'pgq'::regnamespace and c.relkind not in ('c', 'v') $$,
     'all tables and sequences are in the internal schema');
 select is_empty(
     $$ select r.oid::regclass

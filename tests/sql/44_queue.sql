@@ -2,7 +2,7 @@
  * pgq_create_queue, pgq_configure_queue, pgq_drop_queue, pgq_pause, pgq_resume.
  */
 begin;
-select plan(88);
+select plan(108);
 \ir support/clock.psql
 
 create temp view setting as
@@ -57,7 +57,14 @@ insert into bad values
     ($$keep_dead => '100000 years'$$, '22023', 'a huge keep_dead is refused'),
     ($$keep_dead => 'infinity'$$, pg_temp.code_of_infinity(), 'an infinite keep_dead is refused'),
     ('max_active => -1', '22023', 'a negative max_active is refused'),
-    ('max_active => 1', '0A000', 'a limit of active jobs is not supported yet');
+    ('max_active => 10001', '22023', 'a huge max_active is refused'),
+    ('rate_limit => -1', '22023', 'a negative rate_limit is refused'),
+    ('rate_limit => 10001', '22023', 'a rate_limit above 10000 without rate_burst is refused'),
+    ($$rate_interval => '0'$$, '22023', 'an empty rate_interval is refused'),
+    ('rate_burst => 10001', '22023', 'a huge rate_burst is refused'),
+    ($$priority_ageing => '-1 s'$$, '22023', 'a negative priority_ageing is refused'),
+    ('max_ready => -1', '22023', 'a negative max_ready is refused'),
+    ('max_payload => -1', '22023', 'a negative max_payload is refused');
 select throws_ok(
     format('select pgq_create_queue(%L, %s)', 'new', b.arguments), b.code, null,
     'create_queue: ' || b.description)
@@ -70,7 +77,8 @@ select throws_ok(
     format('select pgq_create_queue(%L, %s => null)', 'new', argument), '22004', null,
     format('create_queue: null for %s is refused', argument))
   from unnest('{max_attempts,backoff_base,backoff_factor,backoff_max,keep_completed,keep_dead,'
-              'max_active}'::text[]) argument;
+              'max_active,rate_limit,rate_interval,rate_burst,priority_ageing,max_ready,'
+              'max_payload}'::text[]) argument;
 select throws_ok('select pgq_create_queue(null)', '22004', null, 'a null name is refused');
 select is_empty(
     $$ select s.name from setting s where s.name = 'new' $$, 'an error creates no queue');

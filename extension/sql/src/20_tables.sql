@@ -2,10 +2,11 @@
  * The stored state. Every row of pgq.job is a live job; which state it is in follows from its
  * columns:
  *   active     token is set; lease_expires_at may lie in the past, then anybody may claim it
- *   waiting    behind another job of its group, see pgq._turn_group
+ *   waiting    behind another job of its group, see pgq._turn_group, or after other jobs, see
+ *              pgq._turn_waiters
  *   scheduled  token is null and run_at lies in the future
  *   ready      otherwise
- * Finished jobs are in pgq.archive.
+ * Finished jobs are in pgq.archive, see 21_archive.sql.
  *
  * pgq.job is a ring of slots 0 to 3, which enqueue fills one after the other, and two parked
  * slots, 4 and 5, for jobs that come in any order: scheduled, given back, retried, or evacuated
@@ -36,8 +37,21 @@ create table pgq.queue (
     dedupe_for interval not null default '0',
     group_concurrency integer not null default 1,
     group_on_dead text not null default 'continue',
+    max_active integer not null default 0,
+    rate_limit integer not null default 0,
+    rate_interval interval not null default '1 second',
+    rate_burst integer not null default 0,
+    priority_ageing interval not null default '0',
+    max_ready integer not null default 0,
+    max_payload integer not null default 0,
     paused boolean not null default false,
     created_at timestamptz not null default pg_catalog.now(),
+    sample integer not null default 1,
+    is_limited boolean not null generated always as (max_active > 0 or rate_limit > 0) stored,
+    is_bounded boolean not null generated always as (max_ready > 0 or max_payload > 0) stored,
+    is_special boolean not null generated always as (
+        paused or max_active > 0 or rate_limit > 0 or priority_ageing > '0'
+    ) stored,
     constraint queue_pkey primary key (id),
     constraint queue_name_key unique (name),
     constraint queue_name_check check (pg_catalog.length(name) between 1 and 200),
@@ -50,9 +64,17 @@ create table pgq.queue (
     ),
     constraint queue_group_check check (
         group_concurrency >= 1 and group_on_dead in ('continue', 'block')
+    ),
+    constraint queue_limit_check check (
+        max_active >= 0 and rate_limit >= 0 and rate_interval > '0' and rate_burst >= 0
+        and priority_ageing >= '0' and max_ready >= 0 and max_payload >= 0
     )
 );
 comment on table pgq.queue is 'queues and their settings';
+comment on column pgq.queue.sample is 'of how many calls that end jobs one is counted';
+comment on column pgq.queue.is_limited is 'claims go through pgq._grab_limited';
+comment on column pgq.queue.is_bounded is 'enqueue goes through pgq._check_bounds';
+comment on column pgq.queue.is_special is 'claims go through pgq._grab';
 
 create sequence pgq.lane_id as integer maxvalue 65535 cycle;
 
@@ -60,12 +82,20 @@ create table pgq.lane (
     id integer not null,
     queue_id integer not null,
     priority smallint not null,
+    queue text not null,
+    expiring boolean not null default false,
+    is_bounded boolean not null default false,
+    awaited_until timestamptz,
     constraint lane_pkey primary key (id),
     constraint lane_queue_fkey foreign key (queue_id) references pgq.queue (id) on delete cascade
 );
-create index lane_queue_idx on pgq.lane (queue_id, priority desc, id);
+create index lane_queue_id_idx on pgq.lane (queue_id, priority desc, id);
+create index lane_plain_idx on pgq.lane (queue, priority) where not (expiring or is_bounded);
 comment on table pgq.lane is
-'one row per priority in use in a queue; two only if two sessions used it first at the same time';
+'one row per priority in use in a queue; two only if two sessions used it first at the same time, '
+'and for jobs with start_by, which are on lanes of their own';
+comment on column pgq.lane.queue is 'the queue''s name; enqueue reads no other table of the queue';
+comment on column pgq.lane.awaited_until is 'until then somebody may sleep: see pgq._wake';
 
 create sequence pgq.job_id;
 create sequence pgq.token;
@@ -93,7 +123,10 @@ create table pgq.job (
     group_id bigint,
     wait bigint,
     cancel_requested boolean,
-    checkpoint jsonb
+    checkpoint jsonb,
+    start_by timestamptz,
+    is_awaited boolean,
+    pid integer
 ) partition by list (slot);
 comment on table pgq.job is 'the live jobs';
 comment on column pgq.job.max_attempts is 'null: as the queue says';
@@ -103,6 +136,9 @@ comment on column pgq.job.due is
 comment on column pgq.job.dedupe_queue_id is 'the queue, if there is a dedupe_key';
 comment on column pgq.job.group_id is 'see pgq._group_id';
 comment on column pgq.job.wait is 'its place in the group while it waits, see pgq._turn_group';
+comment on column pgq.job.start_by is 'the expires_at of pgq_enqueue';
+comment on column pgq.job.pid is 'the backend that claimed it';
+comment on column pgq.job.is_awaited is 'true: jobs of pgq.dependency wait for it';
 comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
 
 --@ each slot
@@ -173,7 +209,9 @@ create type pgq.target as (
     lane integer,
     slot smallint,
     parked smallint,
-    run_at timestamptz
+    run_at timestamptz,
+    is_bounded boolean,
+    is_awaited boolean
 );
 comment on type pgq.target is 'for enqueue: where jobs go; run_at: null for now';
 
@@ -203,11 +241,13 @@ comment on table pgq.gate is
 'its only row is locked by whoever does maintenance; nobody waits for it';
 
 create table pgq.chore (
-    last boolean not null default false
+    last boolean not null default false,
+    wake integer
 );
 alter table pgq.chore replica identity full;
 comment on table pgq.chore is
 'an insert queues maintenance for the commit of its transaction: see pgq._at_commit';
+comment on column pgq.chore.wake is 'a queue to notify for instead: see pgq._wake';
 
 create sequence pgq.next_tick;
 create sequence pgq.last_tick;
@@ -228,48 +268,9 @@ comment on sequence pgq.last_tick is 'register: when (ms since 1970) maintenance
 comment on sequence pgq.xid_recent is 'register: the next transaction id at the last maintenance';
 comment on sequence pgq.xid_old is 'register: xid_recent before that, at least a second ago';
 
-/*
- * Retention is by whole partitions: bucket says in which window of time its rows expire, for one of
- * five classes of retention (see pgq._archive_bucket); a window that has passed is truncated.
- */
-create table pgq.archive (
-    id bigint not null,
-    enqueued_at timestamptz not null,
-    finished_at timestamptz not null,
-    expires_at timestamptz not null,
-    run_at timestamptz,
-    claimed_at timestamptz,
-    token bigint,
-    bucket smallint not null,
-    priority smallint not null,
-    attempt integer not null,
-    max_attempts integer,
-    state text not null,
-    queue text not null,
-    worker text,
-    payload jsonb not null,
-    headers jsonb,
-    last_error text,
-    dedupe_key text collate "C",
-    group_key text collate "C",
-    checkpoint jsonb,
-    result jsonb,
-    constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
-) partition by list (bucket);
-comment on table pgq.archive is 'finished jobs, until they expire';
-create index archive_id_idx on pgq.archive (id);
-create index archive_dead_idx on pgq.archive (queue, id) where state = 'dead';
-create index archive_dedupe_idx on pgq.archive (queue, dedupe_key)
-    where state = 'completed' and dedupe_key is not null;
-
---@ each archive
-create table pgq.archive_{slot} partition of pgq.archive for values in ({slot});
-alter table pgq.archive_{slot} replica identity full;
---@ end
-
 insert into pgq.queue (name) values ('default');
-insert into pgq.lane (id, queue_id, priority)
-select pg_catalog.nextval('pgq.lane_id'), q.id, 0 from pgq.queue q;
+insert into pgq.lane (id, queue_id, priority, queue)
+select pg_catalog.nextval('pgq.lane_id'), q.id, 0, q.name from pgq.queue q;
 insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
 values (1, '{0}', '{0,0,0,0}', '{}', '{4}', '{}', pg_catalog.clock_timestamp());
 insert into pgq.gate default values;

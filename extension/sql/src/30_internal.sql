@@ -222,53 +222,7 @@ $$;
 comment on function pgq._check_receipts(bigint[], bigint[]) is
 'raises 22004 for a null array or element and 22023 for different lengths';
 
-create function pgq._raise_unsupported(p_name text)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    raise exception '"%" is not supported by this version', p_name
-        using errcode = 'feature_not_supported',
-              hint = 'Leave the argument out.';
-end
-$$;
-comment on function pgq._raise_unsupported(text) is 'raises 0A000';
-
-create function pgq._raise_unknown_queue(p_queue text)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform pgq._check_not_null('queue', p_queue is null);
-    raise exception 'queue "%" does not exist', p_queue
-        using errcode = 'undefined_object',
-              hint = format('Create it first: SELECT pgq_create_queue(%s).',
-                            quote_literal(p_queue));
-end
-$$;
-comment on function pgq._raise_unknown_queue(text) is 'raises 42704 for a name, 22004 for null';
-
-create function pgq._queue_id(p_queue text)
-returns integer
-language plpgsql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id integer;
-begin
-    select q.id into v_id from pgq.queue q where q.name = p_queue;
-    if not found then
-        perform pgq._raise_unknown_queue(p_queue);
-    end if;
-    return v_id;
-end
-$$;
-comment on function pgq._queue_id(text) is 'the id of a queue; raises 42704 when there is none';
-
-create function pgq._add_lane(p_queue_id integer, p_priority smallint)
+create function pgq._add_lane(p_queue_id integer, p_priority smallint, p_expiring boolean)
 returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -280,7 +234,12 @@ begin
     for v_try in 1..65535 loop
         v_lane := nextval('pgq.lane_id')::integer;
         if not exists (select from pgq.lane l where l.id = v_lane) then
-            insert into pgq.lane (id, queue_id, priority) values (v_lane, p_queue_id, p_priority);
+            insert into pgq.lane (
+                id, queue_id, priority, queue, expiring, is_bounded, awaited_until
+            )
+            select v_lane, q.id, p_priority, q.name, p_expiring, q.is_bounded,
+                   (select max(l.awaited_until) from pgq.lane l where l.queue_id = q.id)
+              from pgq.queue q where q.id = p_queue_id;
             return v_lane;
         end if;
     end loop;
@@ -290,6 +249,6 @@ begin
               hint = 'Drop queues that are no longer used.';
 end
 $$;
-comment on function pgq._add_lane(integer, smallint) is
+comment on function pgq._add_lane(integer, smallint, boolean) is
 'gives a queue a lane for a priority. No unique index guards it: a second session would wait for '
 'the first one''s transaction. Two lanes of one priority are merged by claims';

@@ -105,12 +105,54 @@ comment on function
     pgq._window(smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean) is
 'the ids of those claimable jobs in a lane of a parked slot that fell due first';
 
+create function pgq._oldest(
+    p_slot smallint, p_lane integer, p_now timestamptz, p_max integer, p_tick boolean
+)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+as $$
+declare
+    v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;
+    v_us constant bigint := pgq._us(p_now);
+    v_since timestamptz;
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        select i.enqueued_at
+          into v_since
+          from pgq.job_{slot} i
+         where i.lane = p_lane and i.id > {start} and {claimable}
+         order by i.id
+         limit 1;
+    --@ end
+    --@ each parked
+    when {slot} then
+        select coalesce(i.run_at, i.enqueued_at)
+          into v_since
+          from pgq.job_{slot} i where {due} order by i.due limit 1;
+    --@ end
+    end case;
+    return v_since;
+end
+$$;
+comment on function pgq._oldest(smallint, integer, timestamptz, integer, boolean) is
+'since when the oldest claimable job in a lane of a slot could be claimed, or null; locks no row. '
+'p_tick: as in pgq._peek';
+
 --@ define lease
 update pgq.job_{slot} j
            set token = (nextval('pgq.token') << 20) | v_place
                        | (case when j.group_id is null then 0 else 524288 end),
                attempt = j.attempt + 1, claimed_at = v_now, lease_expires_at = v_expiry,
-               lease_ms = v_lease_ms, worker = v_worker
+               lease_ms = v_lease_ms, worker = v_worker, pid = pg_backend_pid()
 --@ end
 --@ define first
 select i.ctid from pgq.job_{slot} i

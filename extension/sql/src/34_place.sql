@@ -148,7 +148,7 @@ begin
                    ) w
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
-               and (not p_exhausted or w.cancel_requested
+               and (not p_exhausted or q.max_active > 0 or w.cancel_requested
                     or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
              order by l.id, w.id
         )
@@ -167,7 +167,7 @@ comment on function
     pgq._take_expired(smallint, integer, integer, integer, timestamptz, boolean) is
 'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all; '
 'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
-'that were to be cancelled or have no attempt left';
+'that were to be cancelled, have no attempt left, or keep a permit of max_active';
 
 create function pgq._open_slot(p_slot smallint)
 returns timestamptz
@@ -204,6 +204,7 @@ begin
     p_job.worker := null;
     insert into pgq.job select p_job.*;
     perform pgq._admit(p_job.slot, p_job.lane, p_job.due);
+    perform pgq._wake_lane(p_job.lane, p_run_at);
 end
 $$;
 comment on function pgq._park(pgq.job, timestamptz) is
@@ -253,7 +254,9 @@ begin
     end if;
     select coalesce(p_job.max_attempts, q.max_attempts) into v_max
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
+    perform pgq._count_ends(p_job.lane, 0, 1);
     if p_retryable and p_job.attempt < v_max then
+        p_job.start_by := null;
         perform pgq._park(p_job, pgq._now() + coalesce(p_delay, pgq._backoff(p_job)));
         return 'scheduled';
     end if;

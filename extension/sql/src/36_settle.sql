@@ -175,6 +175,10 @@ as $$
 begin
     perform pgq._check_not_null('id', p_id is null);
     perform pgq._check_not_null('token', p_token is null);
+    {check_restricted};
+    if not {is_owner} then
+        p_token := (pgq._mask(array[p_token]))[1];
+    end if;
     select s.* into job from pgq._settle(array[p_id], array[p_token]) s;
 end
 $$;
@@ -191,25 +195,29 @@ as $$
 declare
     v_bits bigint := p_tokens[1];
     v_jobs pgq.job[];
+    v_sample integer;
 begin
     if cardinality(p_tokens) > 1 then
         v_bits := (select bit_or(t) from unnest(p_tokens) t);
     end if;
     -- A bit of the token says that the queue kept completed jobs when it was claimed, or that it
     -- has a group.
-    if v_bits & 524288 <> 0 then
-        v_jobs := array(select s from pgq._settle(p_ids, p_tokens) s);
-        perform pgq._note_ended(v_jobs);
-        perform pgq._keep(v_jobs, 'completed', p_result)
-          where exists (
-                    select from pgq.lane l join pgq.queue q on q.id = l.queue_id
-                     where l.id = any (pgq._lanes(p_tokens))
-                       and (q.keep_completed > '0' or q.dedupe_for > '0')
-                );
-        return query select j.id from unnest(v_jobs) j;
-    else
-        return query select s.id from pgq._settle(p_ids, p_tokens, p_done) s;
+    v_jobs := array(select s from pgq._settle(p_ids, p_tokens, p_done) s);
+    perform pgq._note_ended(v_jobs, true);
+    if v_bits & 524288 <> 0 and v_jobs <> '{}' then
+        select max(q.sample) into v_sample
+          from pgq.lane l join pgq.queue q on q.id = l.queue_id
+         where l.id = any (pgq._lanes(p_tokens))
+           and (q.keep_completed > '0' or q.dedupe_for > '0');
+        if v_sample is not null then
+            perform pgq._keep(v_jobs, 'completed', p_result);
+        end if;
+        if random() * v_sample < 1 then
+            perform pgq._count_ends(d.lane, d.completed * v_sample, 0)
+               from (select j.lane, count(*) as completed from unnest(v_jobs) j group by j.lane) d;
+        end if;
     end if;
+    return query select j.id from unnest(v_jobs) j;
 end
 $$;
 comment on function pgq._complete(bigint[], bigint[], jsonb, integer) is

@@ -88,6 +88,22 @@ comment on function pgq._busy_groups(bigint[]) is
 'those of these groups that seem to have a live job, or are blocked; where a new one is put '
 'depends on it, not what becomes of it';
 
+create function pgq._queue_event()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0 then
+        insert into pgq.group_event_0 default values;
+    else
+        insert into pgq.group_event_1 default values;
+    end if;
+end
+$$;
+comment on function pgq._queue_event() is
+'queues pgq._at_group_commit for the commit of this transaction';
+
 create function pgq._note_groups(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
 )
@@ -114,14 +130,7 @@ begin
         ),
         true
     );
-    if v_noted is not null then
-        return;
-    end if;
-    if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0 then
-        insert into pgq.group_event_0 default values;
-    else
-        insert into pgq.group_event_1 default values;
-    end if;
+    perform pgq._queue_event() where v_noted is null;
 end
 $$;
 comment on function pgq._note_groups(bigint[], bigint[], smallint[], integer[]) is
@@ -129,21 +138,33 @@ comment on function pgq._note_groups(bigint[], bigint[], smallint[], integer[]) 
 'jobs were added, from which place on, and where the first one is if it is new; or (slot -1) of '
 'which a head has ended, and its id';
 
-create function pgq._note_ended(p_jobs pgq.job[])
+create function pgq._note_ended(p_jobs pgq.job[], p_completed boolean default false)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
+    v_awaited boolean;
 begin
-    perform pgq._note_groups(
-                array_agg(g.group_id), array_agg(g.id), array_agg(smallint '-1'), array_agg(0)
-            )
-       from (select j.group_id, min(j.id) as id from unnest(p_jobs) j
-              where j.group_id is not null group by j.group_id) g;
+    select array_agg(g.group_id) filter (where g.group_id is not null),
+           array_agg(g.id) filter (where g.group_id is not null),
+           array_agg(smallint '-1') filter (where g.group_id is not null),
+           array_agg(0) filter (where g.group_id is not null), bool_or(g.awaited)
+      into v_groups, v_places, v_slots, v_lanes, v_awaited
+      from (select j.group_id, min(j.id) as id,
+                   bool_or(j.is_awaited or j.wait is not null) as awaited
+              from unnest(p_jobs) j group by j.group_id) g;
+    if v_groups is not null then
+        perform pgq._note_groups(v_groups, v_places, v_slots, v_lanes);
+    end if;
+    if v_awaited then
+        perform pgq._note_awaited(p_jobs, p_completed);
+    end if;
 end
 $$;
-comment on function pgq._note_ended(pgq.job[]) is
-'pgq._note_groups for heads that have ended, or jobs that wait now';
+comment on function pgq._note_ended(pgq.job[], boolean) is
+'called with jobs that have ended, or wait now: notes their groups and those that wait for them';
 
 create function pgq._lift_blocks(p_job_ids bigint[])
 returns void

@@ -1,5 +1,5 @@
 /*
- * Looking at, and changing, the jobs of one group, of which the bucket is locked.
+ * Looking at, and changing, the jobs of groups, of which the buckets are locked.
  */
 
 create function pgq._heads(p_group_id bigint, p_queue_id integer, out heads bigint, out last bigint)
@@ -145,3 +145,72 @@ $$;
 comment on function pgq._come_late(bigint, bigint, bigint) is
 'moves waiting jobs from before a place to it: whoever ends a head looks from its id on. false: '
 'somebody is about to cancel or replace one of them';
+
+create function pgq._look_at_groups(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
+returns table (group_id bigint, place bigint, slot smallint, lane integer, is_alone boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    return query
+    select g.id, g.place, g.slot, g.lane, g.slot between 0 and 3 and w.id is null
+               and not exists (select from pgq.group_block b where b.group_id = g.id)
+               --@ each ring
+               and not exists (
+                   select from pgq.job_{slot} j where j.group_id = g.id and j.id <> g.place
+               )
+               --@ end
+               --@ each parked
+               and not exists (
+                   select from pgq.job_{slot} j where j.group_id = g.id and j.wait is null
+               )
+               --@ end
+      from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
+      left join lateral (
+              --@ each parked
+              select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
+              union all
+              --@ end
+              select null where false
+              limit 1
+           ) w on true
+     where g.slot >= 0 or w.id is not null;
+end
+$$;
+comment on function
+    pgq._look_at_groups(bigint[], bigint[], smallint[], integer[]) is
+'those of these groups to which a new job was added, or in which jobs wait; is_alone: the new one '
+'is the only one';
+
+create function pgq._look_at_ended(p_group_ids bigint[], p_places bigint[])
+returns table (group_id bigint, place bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    return query
+    select g.id, g.place
+      from unnest(p_group_ids, p_places) g (id, place), lateral (
+               --@ each parked
+               select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
+               union all
+               --@ end
+               select null where false
+               limit 1
+           ) w;
+end
+$$;
+comment on function pgq._look_at_ended(bigint[], bigint[]) is
+'pgq._look_at_groups where heads have ended and no job is new: those in which jobs wait';

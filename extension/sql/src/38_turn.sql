@@ -43,6 +43,7 @@ begin
         elsif v_heads < v_queue.group_concurrency then
             if pgq._unwait(v_job.slot, v_job.lane, v_job.id) then
                 v_heads := v_heads + 1;
+                perform pgq._wake_lane(v_job.lane);
                 v_last := greatest(v_last, v_job.id);
             else
                 -- Its followers wait with it for whoever is about to cancel or replace it.

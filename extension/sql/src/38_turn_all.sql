@@ -2,49 +2,6 @@
  * All groups that a transaction has changed, at its commit; and those that are left to the ticks.
  */
 
-create function pgq._look_at_groups(
-    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
-)
-returns table (group_id bigint, place bigint, slot smallint, lane integer, is_alone boolean)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    return query
-    select g.id, g.place, g.slot, g.lane, g.slot between 0 and 3 and w.id is null
-               and not exists (select from pgq.group_block b where b.group_id = g.id)
-               --@ each ring
-               and not exists (
-                   select from pgq.job_{slot} j where j.group_id = g.id and j.id <> g.place
-               )
-               --@ end
-               --@ each parked
-               and not exists (
-                   select from pgq.job_{slot} j where j.group_id = g.id and j.wait is null
-               )
-               --@ end
-      from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
-      left join lateral (
-              --@ each parked
-              select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
-              union all
-              --@ end
-              select null where false
-              limit 1
-           ) w on true
-     where g.slot >= 0 or w.id is not null;
-end
-$$;
-comment on function
-    pgq._look_at_groups(bigint[], bigint[], smallint[], integer[]) is
-'those of these groups to which a new job was added, or in which jobs wait; is_alone: the new one '
-'is the only one';
-
 create function pgq._turn_groups(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
 )
@@ -58,21 +15,29 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+    -- Anybody may write the setting that notes them: no other job than a new one is touched.
+    v_xid constant bigint := pg_current_xact_id()::text::bigint;
     v_slots smallint[]; v_lanes integer[]; v_ids bigint[]; v_groups bigint[]; v_places bigint[];
 begin
-    select array_agg(g.slot) filter (where g.is_alone),
-           array_agg(g.lane) filter (where g.is_alone),
-           array_agg(g.place) filter (where g.is_alone),
-           array_agg(g.group_id) filter (where not g.is_alone),
-           array_agg(g.place) filter (where not g.is_alone)
-      into v_slots, v_lanes, v_ids, v_groups, v_places
-      from pgq._look_at_groups(p_group_ids, p_places, p_slots, p_lanes) g;
+    if not 0 <= any (p_slots) then
+        select array_agg(g.group_id), array_agg(g.place) into v_groups, v_places
+          from pgq._look_at_ended(p_group_ids, p_places) g;
+    else
+        select array_agg(g.slot) filter (where g.is_alone),
+               array_agg(g.lane) filter (where g.is_alone),
+               array_agg(g.place) filter (where g.is_alone),
+               array_agg(g.group_id) filter (where not g.is_alone),
+               array_agg(g.place) filter (where not g.is_alone)
+          into v_slots, v_lanes, v_ids, v_groups, v_places
+          from pgq._look_at_groups(p_group_ids, p_places, p_slots, p_lanes) g;
+    end if;
     --@ each ring
     if {slot} = any (v_slots) then
         update pgq.job_{slot} j
            set due = null, lease_expires_at = null
           from unnest(v_slots, v_lanes, v_ids) n (slot, lane, id)
-         where n.slot = {slot} and j.lane = n.lane and j.id = n.id;
+         where n.slot = {slot} and j.lane = n.lane and j.id = n.id
+           and j.lease_expires_at = 'infinity' and j.due = v_xid;
     end if;
     --@ end
     for v_i in 1..coalesce(cardinality(v_groups), 0) loop
@@ -96,6 +61,9 @@ declare
     v_hint pgq.group_hint;
     v_n integer;
 begin
+    if not exists (select from pgq.group_hint) then
+        return p_places;
+    end if;
     for v_hint in
         delete from pgq.group_hint h where h.group_id = any (p_group_ids) returning h.*
     loop
@@ -109,62 +77,106 @@ comment on function pgq._merge_hints(bigint[], bigint[]) is
 'takes the hints for these groups, of which the buckets are locked, and returns their places, from '
 'hints where those are lower';
 
-create function pgq._at_group_commit()
-returns trigger
+create function pgq._noted_groups(
+    p_noted text, out ids bigint[], out places bigint[], out slots smallint[], out lanes integer[]
+)
 language plpgsql
-security definer
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_note constant text[] := string_to_array(p_noted, '|');
+begin
+    if strpos(p_noted, ';') = 0 then
+        ids := string_to_array(v_note[1], ',')::bigint[];
+        places := string_to_array(v_note[2], ',')::bigint[];
+        slots := string_to_array(v_note[3], ',')::smallint[];
+        lanes := string_to_array(v_note[4], ',')::integer[];
+        return;
+    end if;
+    -- Noted more than once: each group once, from its lowest place, and with no new job known.
+    select array_agg(g.id), array_agg(g.place), array_agg(smallint '6'), array_agg(0)
+      into ids, places, slots, lanes
+      from (
+               select n.id, min(n.place) as place
+                 from unnest(string_to_array(p_noted, ';')) o (note),
+                      unnest(
+                          string_to_array(split_part(o.note, '|', 1), ',')::bigint[],
+                          string_to_array(split_part(o.note, '|', 2), ',')::bigint[]
+                      ) n (id, place)
+                group by n.id
+           ) g;
+end
+$$;
+comment on function pgq._noted_groups(text) is 'what pgq._note_groups has noted';
+
+create function pgq._turn_noted()
+returns void
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
-    v_noted constant text := coalesce(current_setting('pgq.groups', true), '');
-    v_note text[];
+    v_noted constant text := nullif(current_setting('pgq.groups', true), '');
+    v_noted_waiters constant text := nullif(current_setting('pgq.waiters', true), '');
     v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
+    v_waiters bigint[]; v_waiter_lanes integer[];
 begin
-    -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
-    if not new.last then
-        execute format('insert into pgq.%I (last) values (true)', tg_table_name);
-        return null;
+    if coalesce(v_noted, v_noted_waiters) is null then
+        return;
     end if;
-    perform set_config('pgq.groups', '', true);
-    if v_noted = '' then
-        return null;
+    perform set_config('pgq.groups', '', true), set_config('pgq.waiters', '', true);
+    if v_noted is not null then
+        select n.ids, n.places, n.slots, n.lanes into v_groups, v_places, v_slots, v_lanes
+          from pgq._noted_groups(v_noted) n;
     end if;
-    if strpos(v_noted, ';') = 0 then
-        v_note := string_to_array(v_noted, '|');
-        v_groups := string_to_array(v_note[1], ',')::bigint[];
-        v_places := string_to_array(v_note[2], ',')::bigint[];
-        v_slots := string_to_array(v_note[3], ',')::smallint[];
-        v_lanes := string_to_array(v_note[4], ',')::integer[];
-    else
-        -- Noted more than once: each group once, from its lowest place, and with no new job known.
-        select array_agg(g.id), array_agg(g.place), array_agg(smallint '6'), array_agg(0)
-          into v_groups, v_places, v_slots, v_lanes
-          from (
-                   select n.id, min(n.place) as place
-                     from unnest(string_to_array(v_noted, ';')) o (note),
-                          unnest(
-                              string_to_array(split_part(o.note, '|', 1), ',')::bigint[],
-                              string_to_array(split_part(o.note, '|', 2), ',')::bigint[]
-                          ) n (id, place)
-                    group by n.id
-               ) g;
+    if v_noted_waiters is not null then
+        select array_agg(w) filter (where n % 2 = 1), array_agg(w::integer) filter (where n % 2 = 0)
+          into v_waiters, v_waiter_lanes
+          from unnest(string_to_array(v_noted_waiters, ',')::bigint[]) with ordinality w (w, n);
     end if;
     if not pgq._read_committed() or pgq._is_preparing() or pg_trigger_depth() > 1
         or current_setting('pgq.grouped', true) is not distinct from v_xid
     then
         insert into pgq.group_hint (group_id, id)
         select g.id, g.place from unnest(v_groups, v_places) g (id, place);
-        return null;
+        insert into pgq.waiter_hint (job_id, lane)
+        select w.id, w.lane from unnest(v_waiters, v_waiter_lanes) w (id, lane);
+        return;
     end if;
     perform set_config('pgq.grouped', v_xid, true);
-    perform pgq._lock_groups(v_groups, false);
-    perform pgq._turn_groups(v_groups, pgq._merge_hints(v_groups, v_places), v_slots, v_lanes);
+    perform pgq._lock_groups(v_groups || array(select abs(w) from unnest(v_waiters) w), false);
+    if v_groups is not null then
+        perform pgq._turn_groups(v_groups, pgq._merge_hints(v_groups, v_places), v_slots, v_lanes);
+    end if;
+    if v_waiters is not null then
+        perform pgq._turn_waiters(v_waiters, v_waiter_lanes);
+    end if;
+end
+$$;
+comment on function pgq._turn_noted() is
+'decides which jobs may be claimed in the groups that this transaction has changed, and which of '
+'those that waited for jobs which it has ended';
+
+create function pgq._at_group_commit()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
+    if new.last then
+        perform pgq._turn_noted();
+    elsif tg_table_name = 'group_event_0' then
+        insert into pgq.group_event_0 (last) values (true);
+    else
+        insert into pgq.group_event_1 (last) values (true);
+    end if;
     return null;
 end
 $$;
-comment on function pgq._at_group_commit() is
-'decides which jobs may be claimed in the groups that this transaction has changed';
+comment on function pgq._at_group_commit() is 'runs pgq._turn_noted as the last deferred trigger';
 
 create constraint trigger group_event_0_at_commit after insert on pgq.group_event_0
     deferrable initially deferred

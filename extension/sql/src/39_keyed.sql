@@ -54,11 +54,32 @@ end
 $$;
 comment on function pgq._draw_ids(pgq.target, integer, boolean) is
 'ids of jobs that are about to be inserted there; the slots are locked for writing first, for '
-'groups the parked one, too';
+'p_grouped the parked one, too';
+
+create function pgq._note_added(
+    p_at pgq.target, p_ids bigint[], p_group_ids bigint[], p_waiting bigint[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._note_groups(
+                array_agg(n.group_id), array_agg(n.id),
+                array_agg(case when n.id = any (p_waiting) then smallint '-1' else p_at.slot end),
+                array_agg(p_at.lane)
+            )
+       from (select g.group_id, min(g.id) as id
+               from unnest(p_group_ids, p_ids) g (group_id, id)
+              where g.group_id is not null group by g.group_id) n;
+end
+$$;
+comment on function pgq._note_added(pgq.target, bigint[], bigint[], bigint[]) is
+'pgq._note_groups for jobs that have just been added, of which some wait';
 
 create function pgq._add_keyed(
     p_at pgq.target, p_ids bigint[], p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
-    p_max_attempts integer, p_headers jsonb
+    p_max_attempts integer, p_headers jsonb, p_start_by timestamptz, p_after boolean
 )
 returns void
 language plpgsql
@@ -68,53 +89,49 @@ declare
     v_now constant timestamptz := pgq._now();
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
     v_waits constant boolean := p_at.run_at is not null or not pgq._read_committed();
+    v_group_ids constant bigint[] := case when p_group_keys is not null then array(
+        select pgq._group_id(p_at.queue_id, k) from unnest(p_group_keys) k
+    ) end;
     v_busy bigint[] := array[]::bigint[];
-    v_group_ids bigint[];
+    v_waiting bigint[];
 begin
-    if p_group_keys is not null then
-        v_group_ids := array(
-            select pgq._group_id(p_at.queue_id, k) from unnest(p_group_keys) k
-        );
-        if not v_waits then
-            v_busy := pgq._busy_groups(array(select distinct g from unnest(v_group_ids) g));
-        end if;
+    if v_group_ids is not null and not v_waits then
+        v_busy := pgq._busy_groups(array(select distinct g from unnest(v_group_ids) g));
     end if;
-    with given as (
-        select g.*, g.group_id is not null and (
-                   v_waits or g.group_id = any (v_busy)
-                   or row_number() over (partition by g.group_id order by g.id) > 1
-               ) as waits
-          from unnest(p_ids, p_payloads, p_dedupe_keys, p_group_keys, v_group_ids)
-               g (id, payload, key, group_key, group_id)
-    )
+    v_waiting := array(
+        select g.id
+          from (select u.*, row_number() over (partition by u.group_id order by u.id) > 1 as later
+                  from unnest(p_ids, v_group_ids) u (id, group_id)) g
+         where p_after
+            or (g.group_id is not null and (v_waits or g.group_id = any (v_busy) or g.later))
+    );
     insert into pgq.job (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, lease_expires_at, payload, headers,
-        dedupe_key, dedupe_queue_id, group_key, group_id, wait
+        dedupe_key, dedupe_queue_id, group_key, group_id, wait, start_by
     )
-    select g.id, v_now, p_at.lane, case when g.waits then p_at.parked else p_at.slot end,
+    select g.id, v_now, p_at.lane, case when w.id is null then p_at.slot else p_at.parked end,
            p_max_attempts, p_at.run_at,
-           case when g.waits then null
+           case when w.id is not null then null
                 when g.group_id is not null then v_xid
                 when p_at.run_at is not null
                 then pgq._due(greatest(p_at.run_at, v_now), g.id) end,
-           case when g.group_id is not null and not g.waits then timestamptz 'infinity' end,
+           case when g.group_id is not null and w.id is null then timestamptz 'infinity' end,
            g.payload, p_headers, g.key, case when g.key is not null then p_at.queue_id end,
-           g.group_key, g.group_id, case when g.waits then g.id end
-      from given g;
-    perform pgq._note_groups(
-                array_agg(n.group_id), array_agg(n.id),
-                array_agg(case when v_waits or n.group_id = any (v_busy) then smallint '-1'
-                               else p_at.slot end),
-                array_agg(p_at.lane)
-            )
-       from (select g.group_id, min(g.id) as id
-               from unnest(v_group_ids, p_ids) g (group_id, id)
-              where g.group_id is not null group by g.group_id) n;
+           g.group_key, g.group_id, w.id, p_start_by
+      from unnest(p_ids, p_payloads, p_dedupe_keys, p_group_keys, v_group_ids)
+           g (id, payload, key, group_key, group_id)
+      left join unnest(v_waiting) w (id) on w.id = g.id;
+    perform pgq._note_added(p_at, p_ids, v_group_ids, v_waiting);
+    perform pgq._wake_lane(p_at.lane, p_at.run_at)
+      where p_at.is_awaited and not p_after and p_ids <> '{}';
 end
 $$;
 comment on function
-    pgq._add_keyed(pgq.target, bigint[], jsonb[], text[], text[], integer, jsonb) is
-'inserts jobs with keys, with drawn ids, where pgq._target says (p_at); notes their groups';
+    pgq._add_keyed(
+        pgq.target, bigint[], jsonb[], text[], text[], integer, jsonb, timestamptz, boolean
+    ) is
+'inserts jobs with drawn ids where pgq._target says (p_at); notes their groups. p_after: they wait '
+'for jobs';
 
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
@@ -139,10 +156,67 @@ $$;
 comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) is
 'of each dedupe key that is not taken the first payload, or the last one';
 
+create function pgq._add_jobs(
+    p_at pgq.target, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
+    p_max_attempts integer, p_headers jsonb, p_start_by timestamptz, p_after bigint[],
+    p_on_dead text, p_is_hopeless boolean
+)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_number constant integer := coalesce(cardinality(p_payloads), 0);
+    v_after constant boolean := p_after <> '{}';
+    v_ids bigint[];
+begin
+    perform pgq._check_bounds(p_at.queue_id, null, v_number)
+      where p_at.is_bounded and p_at.run_at is null and not v_after;
+    v_ids := pgq._draw_ids(p_at, v_number, p_group_keys is not null or v_after);
+    perform pgq._add_keyed(
+        p_at, v_ids, p_payloads, p_dedupe_keys, p_group_keys, p_max_attempts, p_headers, p_start_by,
+        v_after
+    );
+    perform pgq._add_dependencies(v_ids, p_at.lane, p_after, p_is_hopeless, p_on_dead);
+    return v_ids;
+end
+$$;
+comment on function
+    pgq._add_jobs(
+        pgq.target, jsonb[], text[], text[], integer, jsonb, timestamptz, bigint[], text, boolean
+    ) is
+'adds jobs that wait for those in p_after (from pgq._await), if there are any; returns their ids';
+
+create function pgq._check_keyed(
+    p_queue_id integer, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
+    p_on_duplicate text, p_expires_at timestamptz, p_after bigint[], p_after_on_dead text
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),
+            pgq._check_keys('group_keys', p_group_keys, p_payloads),
+            pgq._check_on_duplicate(p_on_duplicate),
+            pgq._check_after(p_after, p_after_on_dead, p_group_keys);
+    if not isfinite(p_expires_at) then
+        raise exception '"expires_at" must be finite'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform pgq._check_bounds(p_queue_id, p_payloads, 0);
+end
+$$;
+comment on function
+    pgq._check_keyed(
+        integer, jsonb[], text[], text[], text, timestamptz, bigint[], text
+    ) is
+'raises what pgq_enqueue says of the arguments that plain jobs do not have';
+
 create function pgq._enqueue_keyed(
     p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
     p_dedupe_keys text[], p_group_keys text[], p_max_attempts integer, p_headers jsonb,
-    p_on_duplicate text
+    p_on_duplicate text, p_expires_at timestamptz, p_after bigint[], p_after_on_dead text
 )
 returns bigint[]
 language plpgsql
@@ -152,53 +226,51 @@ set enable_hashjoin = on
 set enable_mergejoin = on
 as $$
 declare
-    v_queue_id constant integer := pgq._queue_id(p_queue);
-    v_at pgq.target;
-    v_payloads jsonb[]; v_dedupe_keys text[]; v_group_keys text[];
-    v_taken bigint[]; v_ids bigint[]; v_all bigint[];
+    v_queue_id constant integer := (select q.id from pgq.queue q where q.name = p_queue);
+    v_at pgq.target; v_after bigint[]; v_is_hopeless boolean;
+    v_taken bigint[]; v_ids bigint[]; v_free record;
 begin
-    perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),
-            pgq._check_keys('group_keys', p_group_keys, p_payloads),
-            pgq._check_on_duplicate(p_on_duplicate), pgq._lock_keys(v_queue_id, p_dedupe_keys);
-    v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
+    perform pgq._check_keyed(
+                v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_on_duplicate, p_expires_at,
+                p_after, p_after_on_dead
+            ), pgq._lock_keys(v_queue_id, p_dedupe_keys);
+    select a.open, a.is_hopeless into v_after, v_is_hopeless from pgq._await(p_after) a;
+    v_at := pgq._target(
+        p_queue, p_priority, p_run_at, p_max_attempts, p_headers, p_expires_at is not null
+    );
     if p_dedupe_keys is null then
-        v_all := pgq._draw_ids(v_at, cardinality(p_payloads), true);
-        perform pgq._add_keyed(
-            v_at, v_all, p_payloads, null, p_group_keys, p_max_attempts, p_headers
+        return pgq._add_jobs(
+            v_at, p_payloads, null, p_group_keys, p_max_attempts, p_headers, p_expires_at, v_after,
+            p_after_on_dead, v_is_hopeless
         );
-        return v_all;
     end if;
     v_taken := pgq._live_keys(v_queue_id, p_dedupe_keys);
     if p_on_duplicate = 'replace' then
         v_taken := pgq._replace_live(p_payloads, v_at.run_at, v_taken);
     end if;
     v_taken := pgq._held_keys(v_queue_id, p_dedupe_keys, v_taken);
-    select f.payloads, f.dedupe_keys, f.group_keys
-      into v_payloads, v_dedupe_keys, v_group_keys
-      from pgq._pick_free(
-               p_payloads, p_dedupe_keys, p_group_keys, v_taken, p_on_duplicate = 'replace'
-           ) f;
-    v_ids := pgq._draw_ids(
-        v_at, coalesce(cardinality(v_payloads), 0), v_group_keys is not null
+    v_free := pgq._pick_free(
+        p_payloads, p_dedupe_keys, p_group_keys, v_taken, p_on_duplicate = 'replace'
     );
-    perform pgq._add_keyed(
-        v_at, v_ids, v_payloads, v_dedupe_keys, v_group_keys, p_max_attempts, p_headers
+    v_ids := pgq._add_jobs(
+        v_at, v_free.payloads, v_free.dedupe_keys, v_free.group_keys, p_max_attempts, p_headers,
+        p_expires_at, v_after, p_after_on_dead, v_is_hopeless
     );
-    v_all := array(
+    v_ids := array(
         select coalesce(g.taken, f.id)
           from unnest(p_dedupe_keys, v_taken) with ordinality g (key, taken, n)
-          left join unnest(v_dedupe_keys, v_ids) f (key, id) on f.key = g.key collate "C"
+          left join unnest(v_free.dedupe_keys, v_ids) f (key, id) on f.key = g.key collate "C"
          order by g.n
     );
-    if p_on_duplicate = 'error' then
-        perform pgq._raise_duplicate(p_queue, p_dedupe_keys, v_taken, v_all);
-    end if;
-    return v_all;
+    perform pgq._raise_duplicate(p_queue, p_dedupe_keys, v_taken, v_ids)
+      where p_on_duplicate = 'error';
+    return v_ids;
 end
 $$;
 comment on function
     pgq._enqueue_keyed(
-        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text
+        jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text, timestamptz,
+        bigint[], text
     ) is
-'enqueues jobs with dedupe keys, group keys (null: without) or both; returns for each the id of '
-'the job that has the dedupe key now';
+'enqueues jobs with dedupe keys, group keys, a time to start by or jobs to wait for (null: '
+'without); returns for each the id of the job that has the dedupe key now';

@@ -20,8 +20,9 @@
 --@ end
 
 --@ define look
-select q.max_attempts, {tick},
-           l.lanes = 1 and not q.paused, r.parked, r.live[1], cardinality(r.live) > 1,
+{check_restricted};
+    select q.max_attempts, {tick},
+           l.lanes = 1 and not q.is_special, r.parked, r.live[1], cardinality(r.live) > 1,
            coalesce(r.firsts[r.live[2] + 1] + 1, 9223372036854775807),
            l.lane, l.priority,
            (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
@@ -33,7 +34,7 @@ select q.max_attempts, {tick},
                select max(o.id) as lane, max(o.priority)::integer as priority, count(*) as lanes
                  from pgq.lane o where o.queue_id = q.id
            ) l
-     where q.name = pgq_dequeue.queue
+     where q.name = pgq_dequeue.queue and ({is_owner} or pgq._may(q.id, 'consume'))
 --@ end
 
 -- Not "exists", which would drop the order: with it, and without sorts, only one index will do.
@@ -162,7 +163,7 @@ begin
     v_lease_ms := pgq._lease_ms(timeout);
     v_tick := pgq._wants_tick(v_lease_ms);
     foreach v_queue in array queues loop
-        perform pgq._queue_id(v_queue);
+        perform pgq._queue_id(v_queue, 'consume');
     end loop;
     foreach v_queue in array queues loop
         exit when v_left = 0;

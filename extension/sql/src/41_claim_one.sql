@@ -24,9 +24,15 @@ declare
     v_now constant timestamptz := pgq._now();
 begin
     if pgq._is_waiting(p_job) then
-        raise exception 'job % waits for others of its group', p_job.id
+        raise exception 'job % waits for other jobs', p_job.id
             using errcode = 'object_not_in_prerequisite_state',
-                  detail = format('The group is "%s".', p_job.group_key);
+                  detail = coalesce(format('Its group is "%s".', p_job.group_key),
+                                    'They were named when it was enqueued.');
+    end if;
+    if p_job.start_by <= v_now and p_job.attempt = 0 then
+        raise exception 'job % has expired', p_job.id
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = format('It was to start by %s.', p_job.start_by);
     end if;
     if p_job.lease_expires_at > v_now then
         perform pgq._raise_held(p_job.id);
@@ -79,7 +85,7 @@ begin
     v_lease_ms := pgq._lease_ms(timeout);
     perform pgq._check_not_null('timeout', timeout is null);
     perform pgq._wants_tick(v_lease_ms);
-    v_job := pgq._find(id);
+    v_job := pgq._find_mine(id, 'consume');
     if v_job.id is null then
         raise exception 'there is no live job %', id
             using errcode = 'no_data_found',

@@ -23,17 +23,16 @@ declare
     v_left integer;
 begin
     perform pgq._check_receipts(ids, tokens);
-    if checkpoints is not null then
-        perform pgq._check_lengths(
-            'checkpoints', cardinality(checkpoints), 'ids', cardinality(ids)
-        );
-    end if;
+    perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids))
+      where checkpoints is not null;
     v_lease_ms := pgq._lease_ms(timeout);
+    {check_restricted};
     perform pgq._wants_tick(v_lease_ms);
     select array_agg(r.id), array_agg(r.token), array_agg(r.checkpoint), count(*)::integer
       into ids, tokens, checkpoints, v_left
       from (select distinct on (r.id, r.token) r.*
-              from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
+              from unnest(ids, case when {is_owner} then tokens else pgq._mask(tokens) end,
+                          checkpoints) r (id, token, checkpoint)
              order by r.id, r.token, r.checkpoint is null) r;
     v_lanes := pgq._lanes(tokens);
     foreach v_slot in array pgq._looks(tokens) loop

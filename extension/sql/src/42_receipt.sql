@@ -22,6 +22,10 @@ begin
         perform pgq._check_not_null('id', id is null);
         perform pgq._check_not_null('token', token is null);
     end if;
+    {check_restricted};
+    if not {is_owner} then
+        token := (pgq._mask(array[token]))[1];
+    end if;
     -- The ordinary case of a queue that keeps no completed jobs.
     if token & 524288 = 0 then
         case token & 7
@@ -29,7 +33,7 @@ begin
         when {slot} then
             delete from pgq.job_{slot} j
              where j.lane = (pgq_complete.token >> 3) & 65535 and j.id = pgq_complete.id
-               and j.token = pgq_complete.token;
+               and j.token = pgq_complete.token and j.is_awaited is null;
         --@ end
         else
         end case;
@@ -78,6 +82,10 @@ begin
         ids := ids[:];
         tokens := tokens[:];
     end if;
+    {check_restricted};
+    if not {is_owner} then
+        tokens := pgq._mask(tokens);
+    end if;
     if {simple} then
         case tokens[1] & 7
         --@ each slot
@@ -85,7 +93,7 @@ begin
             return query
             delete from pgq.job_{slot} j
              where j.lane = (tokens[1] >> 3) & 65535 and j.id = any (ids)
-               and j.token = tokens[array_position(ids, j.id)]
+               and j.token = tokens[array_position(ids, j.id)] and j.is_awaited is null
                and (select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
             returning j.id;
             get diagnostics v_count = row_count;
@@ -123,7 +131,9 @@ declare
     v_lost bigint[];
 begin
     if cardinality(ids) = 1 and cardinality(tokens) = 1 and ids[1] is not null
-        and tokens[1] is not null and @extschema@.pgq_complete(ids[1], tokens[1])
+        and tokens[1] is not null
+        -- All arguments: a function of somebody else with two would make it ambiguous.
+        and @extschema@.pgq_complete(ids[1], tokens[1], null::jsonb)
     then
         v_done := ids;
     else

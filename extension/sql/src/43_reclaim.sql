@@ -50,14 +50,28 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_left integer := max;
+    v_queue_id integer;
+    v_count integer;
 begin
     perform pgq._check_batch('max', max);
     perform pgq._check_moved();
-    return query
-    select r.*
-      from pgq._reclaim(
-               case when queue is not null then pgq._queue_id(queue) end, max, null, false
-           ) r;
+    if queue is not null or pgq._may(null, 'consume') then
+        return query
+        select r.*
+          from pgq._reclaim(
+                   case when queue is not null then pgq._queue_id(queue, 'consume') end, max, null,
+                   false
+               ) r;
+    else
+        for v_queue_id in select q.id from pgq.queue q where pgq._may(q.id, 'consume') loop
+            exit when v_left = 0;
+            return query select r.* from pgq._reclaim(v_queue_id, v_left, null, false) r;
+            get diagnostics v_count = row_count;
+            v_left := v_left - v_count;
+        end loop;
+    end if;
 end
 $$;
 revoke all on function @extschema@.pgq_reclaim(text, integer) from public;

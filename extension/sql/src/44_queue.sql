@@ -7,11 +7,11 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_id constant integer := pgq._queue_id(p_queue, 'manage');
 begin
-    update pgq.queue q set paused = p_paused where q.name = p_queue;
-    if not found then
-        perform pgq._raise_unknown_queue(p_queue);
-    end if;
+    update pgq.queue q set paused = p_paused where q.id = v_id;
+    perform pgq._wake(v_id) where not p_paused;
 end
 $$;
 comment on function pgq._set_paused(text, boolean) is 'for pgq_pause and pgq_resume';
@@ -55,11 +55,13 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_queue_id integer;
     v_group_id bigint;
 begin
     perform pgq._check_not_null('group_key', group_key is null);
-    v_group_id := pgq._group_id(pgq._queue_id(queue), group_key);
-    delete from pgq.group_block b where b.group_id = v_group_id;
+    v_queue_id := pgq._queue_id(queue, 'manage');
+    v_group_id := pgq._group_id(v_queue_id, group_key);
+    delete from pgq.group_block b where b.group_id = v_group_id and b.queue_id = v_queue_id;
     if not found then
         return false;
     end if;
@@ -72,6 +74,23 @@ revoke all on function @extschema@.pgq_unblock(text, text) from public;
 comment on function @extschema@.pgq_unblock(text, text) is
 'Lets a group go on that waits because one of its jobs has died, where group_on_dead is block; the '
 'dead job stays dead. false: the group is not blocked. Errors: 42704 unknown queue; 22004.';
+
+create function pgq._check_may_drop(p_queue text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._queue_id(p_queue, 'manage');
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return;
+end
+$$;
+comment on function pgq._check_may_drop(text) is
+'raises what pgq._queue_id does; leaves no lock, which could not be raised then';
 
 create function @extschema@.pgq_drop_queue(
     name text,
@@ -94,16 +113,17 @@ begin
             using errcode = 'active_sql_transaction',
                   detail = 'An older snapshot may not show all of its jobs.';
     end if;
-    -- Every enqueue reads this table, so that none is under way once the lock is had.
+    perform pgq._check_may_drop(name);
+    -- Every enqueue reads the lanes, so that none is under way once the locks are had.
     begin
-        lock table pgq.queue in access exclusive mode;
+        lock table pgq.queue, pgq.lane in access exclusive mode;
     exception when lock_not_available then
         raise exception 'queue "%" cannot be dropped while a transaction is open that has used pgq',
                 name
             using errcode = 'lock_not_available',
                   hint = 'Try again; pg_stat_activity shows transactions that stay open.';
     end;
-    v_id := pgq._queue_id(name);
+    v_id := pgq._queue_id(name, 'manage');
     if not force and (
         exists (select from pgq.lane l join pgq.job j on j.lane = l.id where l.queue_id = v_id)
         or exists (
@@ -115,6 +135,9 @@ begin
             using errcode = 'object_in_use',
                   hint = 'Drop it with "force" to delete its live and dead jobs, too.';
     end if;
+    perform pgq._note_ended(array_agg(j))
+       from pgq.lane l join pgq.job j on j.lane = l.id
+      where l.queue_id = v_id and (j.is_awaited or j.wait is not null);
     -- A delete that waits for a transaction which moves a job does not see where to.
     while exists (
         select from pgq.lane l join pgq.job j on j.lane = l.id where l.queue_id = v_id
@@ -122,7 +145,10 @@ begin
         delete from pgq.job j using pgq.lane l where j.lane = l.id and l.queue_id = v_id;
     end loop;
     delete from pgq.archive a where a.queue = name and a.state = 'dead';
+    perform pgq._drop_grants(v_id);
+    delete from pgq.start s where s.queue_id = v_id;
     delete from pgq.queue q where q.id = v_id;
+    perform pgq._use_pg_cron();
 end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;

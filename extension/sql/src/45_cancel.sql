@@ -38,6 +38,9 @@ declare
     v_job pgq.job;
 begin
     perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
+    if (pgq._find_mine(id, 'manage')).id is null then
+        return false;
+    end if;
     loop
         v_job := pgq._find_and_lock(id, force);
         exit when v_job.id is null or v_job.token is null or force;
@@ -76,7 +79,7 @@ declare
     v_id bigint;
 begin
     perform pgq._check_not_null('dedupe_key', dedupe_key is null);
-    v_id := (pgq._live_keys(pgq._queue_id(queue), array[dedupe_key]))[1];
+    v_id := (pgq._live_keys(pgq._queue_id(queue, 'manage'), array[dedupe_key]))[1];
     return v_id is not null and @extschema@.pgq_cancel(v_id, force);
 end
 $$;
@@ -96,7 +99,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_queue_id constant integer := pgq._queue_id(queue);
+    v_queue_id constant integer := pgq._queue_id(queue, 'manage');
     v_id bigint;
     v_count bigint := bigint '0';
 begin

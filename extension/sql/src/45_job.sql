@@ -23,7 +23,7 @@ begin
          where a.id = any (p_ids) and a.state = 'dead' and a.expires_at > pgq._now()
          order by a.id
     loop
-        v_queue_id := pgq._queue_id(v_dead.queue);
+        select q.id into v_queue_id from pgq.queue q where q.name = v_dead.queue;
         continue when v_dead.dedupe_key is not null
             and (pgq._live_keys(v_queue_id, array[v_dead.dedupe_key]))[1] is not null;
         if p_skip then
@@ -36,10 +36,14 @@ begin
         select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
                v_dead.payload, v_dead.headers, v_dead.last_error, v_dead.dedupe_key,
                case when v_dead.dedupe_key is not null then v_queue_id end, v_dead.group_key,
-               pgq._group_id(v_queue_id, v_dead.group_key), v_dead.checkpoint
+               pgq._group_id(v_queue_id, v_dead.group_key), v_dead.checkpoint,
+               case when not pgq._read_committed()
+                         or exists (select from pgq.dependency d where d.on_id = v_dead.id)
+                    then true end
           into v_job.id, v_job.enqueued_at, v_job.lane, v_job.attempt, v_job.max_attempts,
                v_job.payload, v_job.headers, v_job.last_error, v_job.dedupe_key,
-               v_job.dedupe_queue_id, v_job.group_key, v_job.group_id, v_job.checkpoint
+               v_job.dedupe_queue_id, v_job.group_key, v_job.group_id, v_job.checkpoint,
+               v_job.is_awaited
           from pgq.lane l
          where l.queue_id = v_queue_id and l.priority = v_dead.priority
          order by l.id
@@ -68,6 +72,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('id', id is null);
+    if not exists (
+        select from pgq.archive a join pgq.queue q on q.name = a.queue
+         where a.id = pgq_retry.id and pgq._may(q.id, 'manage')
+    ) then
+        return false;
+    end if;
     perform pgq._revive(array[id], false);
     if found then
         return true;
@@ -100,7 +110,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_batch('max', max);
-    perform pgq._queue_id(queue);
+    perform pgq._queue_id(queue, 'manage');
     return query
     select r.*
       from pgq._revive(array(
@@ -131,7 +141,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_queue_id constant integer := pgq._queue_id(queue);
+    v_queue_id constant integer := pgq._queue_id(queue, 'manage');
     v_state text;
     v_live bigint;
     v_dead bigint;
@@ -159,7 +169,8 @@ begin
          using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
         returning j as job, j.group_id
     ), noted as (
-        select pgq._note_ended(array_agg(g.job)) from gone g where g.group_id is not null
+        select pgq._note_ended(array_agg(g.job)) from gone g
+         where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
     )
     select count(*) into v_live from gone left join noted on true;
     with gone as (

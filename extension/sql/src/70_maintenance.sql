@@ -81,12 +81,13 @@ begin
         if pgq._holds_jobs({slot}::smallint, false) then
             return 'live';
         end if;
-        lock table pgq.job_{slot}, pgq.floor_{slot} in access exclusive mode nowait;
+        lock table pgq.job_{slot}, pgq.floor_{slot}, pgq.hold_{slot}
+            in access exclusive mode nowait;
         if pgq._holds_jobs({slot}::smallint, true) then
             truncate pgq.floor_{slot};
             return 'live';
         end if;
-        truncate pgq.job_{slot}, pgq.floor_{slot};
+        truncate pgq.job_{slot}, pgq.floor_{slot}, pgq.hold_{slot};
     --@ end
     end case;
     return 'free';
@@ -112,25 +113,22 @@ begin
     case p_from
     --@ each slot
     when {slot} then
-        for v_lane in with moved as (
+        for v_lane in with chosen as materialized (
+            select i.ctid
+              from (
+                       select i.ctid, i.group_id from pgq.job_{slot} i
+                        where i.lease_expires_at is distinct from 'infinity' limit 1000
+                   ) i
+              left join lateral pgq._lock_groups(array[i.group_id], true) g on true
+             where i.group_id is null or g is not null
+        ), moved as (
             delete from pgq.job_{slot} j
              where j.ctid = any (array(
                        select l.ctid
-                         from (
-                                  select i.ctid
-                                    from (
-                                             select i.ctid, i.group_id from pgq.job_{slot} i
-                                              where i.lease_expires_at is distinct from 'infinity'
-                                              limit 1000
-                                         ) i
-                                    left join lateral
-                                              pgq._lock_groups(array[i.group_id], true) g on true
-                                   where i.group_id is null or g is not null
-                                  offset 0
-                              ) i,
+                         from chosen c,
                               lateral (
                                   select o.ctid from pgq.job_{slot} o
-                                   where o.ctid = i.ctid for update skip locked
+                                   where o.ctid = c.ctid for update skip locked
                               ) l
                    ))
             returning j.*
@@ -138,19 +136,26 @@ begin
             insert into pgq.job (
                 id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
                 lease_expires_at, lease_ms, worker, payload, headers, last_error, dedupe_key,
-                dedupe_queue_id, group_key, group_id, wait, cancel_requested, checkpoint
+                dedupe_queue_id, group_key, group_id, wait, cancel_requested, checkpoint,
+                start_by, is_awaited, pid
             )
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
                    case when m.wait is null then greatest(m.due, pgq._due(p_now, m.id)) end,
                    m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker, m.payload,
                    m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
-                   m.group_id, m.wait, m.cancel_requested, m.checkpoint
+                   m.group_id, m.wait, m.cancel_requested, m.checkpoint, m.start_by, m.is_awaited,
+                   m.pid
               from moved m
             returning lane, due
+        ), held as (
+            insert into pgq.hold (slot, queue_id, permit, token, lane, id)
+            select p_to, h.queue_id, h.permit, h.token, h.lane, h.id
+              from moved m join pgq.hold_{slot} h on h.token = m.token and h.id = m.id
         )
         select p.lane, min(p.due) as due from parked p where p.due is not null group by p.lane
         loop
-            perform pgq._admit(p_to, v_lane.lane, v_lane.due);
+            -- Who is about to sleep may have looked there before, and here afterwards.
+            perform pgq._admit(p_to, v_lane.lane, v_lane.due), pgq._wake_lane(v_lane.lane);
         end loop;
     --@ end
     end case;

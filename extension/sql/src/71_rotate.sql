@@ -102,7 +102,8 @@ begin
 
     perform setval('pgq.last_tick', pgq._ms(v_now));
     perform pgq._shift_xids(v_now);
-    perform pgq._reclaim(null, 1000, 10000, true);
+    perform pgq._reclaim(null, 1000, 10000, true), pgq._drop_permits(),
+            pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now);
 
     select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
     v_live := v_ring.live;
@@ -136,7 +137,8 @@ begin
            is distinct from (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing);
     delete from pgq.ring r where r.gen < v_ring.gen - 100;
 
-    perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._clear_group_events();
+    perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
+            pgq._clear_group_events(), pgq._fit_samples(), pgq._sum_up(v_now);
 end
 $$;
 comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';
@@ -150,7 +152,13 @@ as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
 begin
-    if not pgq._read_committed() or pgq._is_preparing() then
+    if pgq._is_preparing() then
+        return null;
+    end if;
+    if new.wake is not null then
+        perform pg_notify(format('pgq_%s', new.wake), '');
+    end if;
+    if new.wake is not null or not pgq._read_committed() then
         return null;
     end if;
     -- The first event queues one more, behind the deferred triggers of everybody else. After SET
@@ -167,7 +175,8 @@ begin
 end
 $$;
 comment on function pgq._at_commit() is
-'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred trigger';
+'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
+'trigger; sends what pgq._wake has left to it';
 
 create constraint trigger chore_at_commit after insert on pgq.chore
     deferrable initially deferred

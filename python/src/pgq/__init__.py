@@ -10,7 +10,9 @@ from pgq._errors import (
     NotInstalled,
     NotPermitted,
     NotSupported,
+    PayloadTooLong,
     QueueExists,
+    QueueFull,
     QueueInUse,
     SerializationFailure,
     UnknownJob,
@@ -18,13 +20,16 @@ from pgq._errors import (
     WrongTransaction,
 )
 from pgq._models import (
+    AfterOnDead,
     FailOutcome,
     GroupOnDead,
     Job,
     JobId,
     JobState,
     Lease,
+    Missed,
     OnDuplicate,
+    Privilege,
     Receipt,
     Token,
 )
@@ -33,6 +38,7 @@ from pgq._register import register
 from pgq._worker import Worker
 
 __all__ = [
+    "AfterOnDead",
     "DuplicateKey",
     "Error",
     "FailOutcome",
@@ -44,13 +50,17 @@ __all__ = [
     "JobState",
     "Lease",
     "LeaseLost",
+    "Missed",
     "NotClaimable",
     "NotInstalled",
     "NotPermitted",
     "NotSupported",
     "OnDuplicate",
+    "PayloadTooLong",
+    "Privilege",
     "Queue",
     "QueueExists",
+    "QueueFull",
     "QueueInUse",
     "Receipt",
     "SerializationFailure",

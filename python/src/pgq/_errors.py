@@ -61,12 +61,20 @@ class DuplicateKey(Error):
     """A live job of the queue has the dedupe key."""
 
 
+class QueueFull(Error):
+    """The queue has as many ready jobs as its `max_ready` allows."""
+
+
+class PayloadTooLong(Error):
+    """The payload is longer than the queue's `max_payload`."""
+
+
 class JobHeld(Error):
     """Somebody else holds the job."""
 
 
 class NotClaimable(Error):
-    """The job is scheduled, waiting, or in a paused queue."""
+    """The job is scheduled or waiting, or its queue is paused or at a limit."""
 
 
 class LeaseLost(Error):
@@ -107,9 +115,11 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "3F000": NotInstalled,
     "40001": SerializationFailure,
     "42501": NotPermitted,
-    "42704": UnknownQueue,
+    "42704": UnknownQueue,  # or role
     "42710": QueueExists,
     "42883": NotInstalled,
+    "53400": QueueFull,
+    "54000": PayloadTooLong,
     "55000": NotClaimable,
     "55006": QueueInUse,
     "55P03": JobHeld,

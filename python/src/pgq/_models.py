@@ -15,6 +15,9 @@ JobState: TypeAlias = Literal[
 FailOutcome: TypeAlias = Literal["scheduled", "dead", "cancelled"]
 GroupOnDead: TypeAlias = Literal["continue", "block"]
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
+AfterOnDead: TypeAlias = Literal["die", "wait"]
+Missed: TypeAlias = Literal["skip", "once", "all"]
+Privilege: TypeAlias = Literal["enqueue", "consume", "observe", "manage"]
 
 
 class Receipt(NamedTuple):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 import asyncpg.pool
@@ -11,6 +11,7 @@ import asyncpg.pool
 from pgq import _sql
 from pgq._errors import InvalidArgument, translate
 from pgq._models import (
+    AfterOnDead,
     AnyReceipt,
     FailOutcome,
     GroupOnDead,
@@ -18,7 +19,9 @@ from pgq._models import (
     JobId,
     JobState,
     Lease,
+    Missed,
     OnDuplicate,
+    Privilege,
     receipt_of,
 )
 
@@ -29,6 +32,7 @@ Loads: TypeAlias = Callable[[str], Any]
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
+_NO_PAYLOAD: Final[Mapping[str, Any]] = {}
 
 
 class Queue:
@@ -79,6 +83,9 @@ class Queue:
         max_attempts: int | None = None,
         headers: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
+        expires_at: datetime | None = None,
+        after: Sequence[int] | None = None,
+        after_on_dead: AfterOnDead = "die",
         connection: Connection | None = None,
     ) -> JobId:
         """Add a job.
@@ -95,6 +102,10 @@ class Queue:
             headers: what goes beside the payload; None for nothing.
             on_duplicate: what happens to the live job with the same dedupe_key: "keep" leaves it,
                 "replace" gives it this payload and run_at unless it is active, "error" raises.
+            expires_at: a job that has not started by then is dead and does not run.
+            after: ids of jobs; it waits until all of them have completed.
+            after_on_dead: when one of those dies or is cancelled, "die" makes this one dead, "wait"
+                waits until that one is retried and completes.
             connection: joins its transaction.
 
         Returns:
@@ -102,7 +113,9 @@ class Queue:
 
         Raises:
             DuplicateKey: with on_duplicate="error".
-            NotSupported: the extension is too old for one of the arguments.
+            QueueFull: the queue has as many ready jobs as it may have.
+            PayloadTooLong: for this queue.
+            NotSupported: `after` together with `group_key`.
         """
         job_id: JobId = await self._value(
             connection,
@@ -116,6 +129,9 @@ class Queue:
             max_attempts,
             self._json(headers),
             on_duplicate,
+            _aware(expires_at),
+            after,
+            after_on_dead,
         )
         return job_id
 
@@ -130,6 +146,9 @@ class Queue:
         max_attempts: int | None = None,
         headers: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
+        expires_at: datetime | None = None,
+        after: Sequence[int] | None = None,
+        after_on_dead: AfterOnDead = "die",
         connection: Connection | None = None,
     ) -> list[JobId]:
         """Add many jobs in one statement.
@@ -154,6 +173,9 @@ class Queue:
             max_attempts,
             self._json(headers),
             on_duplicate,
+            _aware(expires_at),
+            after,
+            after_on_dead,
         )
 
     # Consume
@@ -413,6 +435,12 @@ class Queue:
         dedupe_for: timedelta = _NOTHING,
         group_concurrency: int = 1,
         group_on_dead: GroupOnDead = "continue",
+        rate_limit: int = 0,
+        rate_interval: timedelta = timedelta(seconds=1),
+        rate_burst: int = 0,
+        priority_ageing: timedelta = _NOTHING,
+        max_ready: int = 0,
+        max_payload: int = 0,
         connection: Connection | None = None,
     ) -> None:
         """Create the queue.
@@ -429,6 +457,13 @@ class Queue:
             group_concurrency: how many jobs of one group may be at work at the same time.
             group_on_dead: "continue" lets the next job of a group run when one has died, "block"
                 waits until that one is retried or `unblock` is called.
+            rate_limit: the most jobs that start per `rate_interval`; 0 for no limit.
+            rate_interval: see there; a second by default.
+            rate_burst: the most jobs that start at once after a pause; 0 for `rate_limit`.
+            priority_ageing: for each such time that its oldest job has been ready a priority counts
+                as one higher; zero for never.
+            max_ready: with so many ready jobs `enqueue` raises; 0 for no bound.
+            max_payload: the most bytes of a payload as JSON text; 0 for no bound.
 
         Raises:
             QueueExists: there is one of this name.
@@ -447,6 +482,12 @@ class Queue:
             dedupe_for,
             group_concurrency,
             group_on_dead,
+            rate_limit,
+            rate_interval,
+            rate_burst,
+            priority_ageing,
+            max_ready,
+            max_payload,
         )
 
     async def configure(
@@ -462,6 +503,12 @@ class Queue:
         dedupe_for: timedelta | None = None,
         group_concurrency: int | None = None,
         group_on_dead: GroupOnDead | None = None,
+        rate_limit: int | None = None,
+        rate_interval: timedelta | None = None,
+        rate_burst: int | None = None,
+        priority_ageing: timedelta | None = None,
+        max_ready: int | None = None,
+        max_payload: int | None = None,
         connection: Connection | None = None,
     ) -> None:
         """Change settings of the queue: the arguments of `create`, None leaves one as it is."""
@@ -479,6 +526,12 @@ class Queue:
             dedupe_for,
             group_concurrency,
             group_on_dead,
+            rate_limit,
+            rate_interval,
+            rate_burst,
+            priority_ageing,
+            max_ready,
+            max_payload,
         )
 
     async def drop(self, *, force: bool = False, connection: Connection | None = None) -> None:
@@ -584,6 +637,148 @@ class Queue:
         """
         return await self._column(connection, _sql.RETRY_DEAD, self.name, max)
 
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        payload: Any = _NO_PAYLOAD,
+        *,
+        timezone: str = "UTC",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        connection: Connection | None = None,
+    ) -> datetime:
+        """Add a job to the queue at the times that a cron expression names.
+
+        Args:
+            name: of the schedule; one of that name is replaced, in whichever queue it is.
+            cron: the five fields of crontab(5), or "@hourly" and the like.
+            payload: of each job; an empty object by default.
+            timezone: whose local time the expression is about.
+            priority: as in `enqueue`.
+            max_attempts: as in `enqueue`.
+            headers: as in `enqueue`; "pgq_schedule" and "pgq_scheduled_at" are added.
+            missed: what becomes of times at which nobody used the queue: "once" adds one job for
+                all of them, "all" one for each, "skip" none if it is more than a minute late.
+
+        Returns:
+            The first of the times.
+        """
+        value: datetime = await self._value(
+            connection,
+            _sql.SCHEDULE,
+            name,
+            cron,
+            self._dumps(payload),
+            self.name,
+            timezone,
+            priority,
+            max_attempts,
+            self._json(headers),
+            missed,
+        )
+        return value
+
+    async def unschedule(self, name: str, *, connection: Connection | None = None) -> bool:
+        """Remove a schedule, of whichever queue; False if there is none of that name."""
+        return bool(await self._value(connection, _sql.UNSCHEDULE, name))
+
+    async def pause_schedule(self, name: str, *, connection: Connection | None = None) -> bool:
+        """Let a schedule add no more jobs; False if there is none of that name."""
+        return bool(await self._value(connection, _sql.PAUSE_SCHEDULE, name))
+
+    async def resume_schedule(self, name: str, *, connection: Connection | None = None) -> bool:
+        """Let a paused schedule go on with its next time; False if there is none of that name."""
+        return bool(await self._value(connection, _sql.RESUME_SCHEDULE, name))
+
+    async def grant(
+        self, role: str, privileges: Sequence[Privilege], *, connection: Connection | None = None
+    ) -> None:
+        """Give a role privileges on the queue; of `Queue(..., "*")`, on all queues.
+
+        Args:
+            role: the role, or "public".
+            privileges: what it may do.
+        """
+        await self._value(connection, _sql.GRANT, self.name, role, privileges)
+
+    async def revoke(
+        self,
+        role: str,
+        privileges: Sequence[Privilege] = ("enqueue", "consume", "observe", "manage"),
+        *,
+        connection: Connection | None = None,
+    ) -> None:
+        """Take back what `grant` gave, by default all of it."""
+        await self._value(connection, _sql.REVOKE, self.name, role, privileges)
+
+    async def watch(
+        self,
+        table: str,
+        *,
+        condition: str | None = None,
+        events: Sequence[Literal["insert", "update"]] = ("insert",),
+        dedupe: bool = False,
+        connection: Connection | None = None,
+    ) -> None:
+        """Let each row that is written to a table add a job in the same transaction.
+
+        The payload has the keys "table", "operation" and "key", the columns of the primary key.
+
+        Args:
+            table: the table, as in SQL: with its schema, quoted where needed.
+            condition: SQL about NEW (and OLD) that a row must meet; not for input of others.
+            events: which statements add jobs.
+            dedupe: add none while one for the same row lives.
+
+        Raises:
+            NotPermitted: the owner of the table needs the privilege "enqueue".
+        """
+        await self._value(connection, _sql.WATCH, table, self.name, condition, list(events), dedupe)
+
+    async def unwatch(self, table: str, *, connection: Connection | None = None) -> bool:
+        """End what `watch` began; False if the table was not watched for the queue."""
+        return bool(await self._value(connection, _sql.UNWATCH, table, self.name))
+
+    # Sleep
+
+    async def channel(
+        self, name: str | None = None, *, connection: Connection | None = None
+    ) -> str:
+        """Return the channel to LISTEN on for jobs of the queue, or of another one."""
+        value: str = await self._value(connection, _sql.CHANNEL, name or self.name)
+        return value
+
+    async def wait(
+        self,
+        queues: Sequence[str] | None = None,
+        max_wait: timedelta = DEFAULT_TIMEOUT,
+        *,
+        connection: Connection,
+    ) -> timedelta:
+        """Return how long a session with nothing to do may sleep until a notification.
+
+        `Worker` does all that is needed; see `pgq_wait` for what others have to do.
+
+        Args:
+            queues: sleep for these instead of this queue.
+            max_wait: the longest sleep.
+            connection: the one that listens, outside a transaction.
+
+        Returns:
+            Zero if there is something to claim now.
+        """
+        value: timedelta = await self._value(
+            connection, _sql.WAIT, [self.name] if queues is None else queues, max_wait
+        )
+        return value
+
+    async def wake(self, *, connection: Connection) -> None:
+        """End what `wait` began: nobody needs to notify that connection any more."""
+        await self._value(connection, _sql.WAKE)
+
     async def maintain(self, *, connection: Connection | None = None) -> None:
         """Do the extension's maintenance now; ordinary calls do it by themselves.
 
@@ -638,7 +833,7 @@ class Queue:
 
 def _aware(time: datetime | None) -> datetime | None:
     if time is not None and time.utcoffset() is None:
-        raise InvalidArgument("run_at has no time zone: a naive datetime is not a time")
+        raise InvalidArgument("a datetime has no time zone: a naive one is not a time")
     return time
 
 

@@ -18,14 +18,16 @@ ENQUEUE = """
     select @pgq_enqueue(
         payload => $1::text::jsonb, queue => $2::text, priority => $3::integer,
         run_at => $4::timestamptz, dedupe_key => $5::text, group_key => $6::text,
-        max_attempts => $7::integer, headers => $8::text::jsonb, on_duplicate => $9::text)"""
+        max_attempts => $7::integer, headers => $8::text::jsonb, on_duplicate => $9::text,
+        expires_at => $10::timestamptz, after => $11::bigint[], after_on_dead => $12::text)"""
 
 ENQUEUE_MANY = """
     select id from @pgq_enqueue_many(
         payloads => $1::text[]::jsonb[], queue => $2::text, priority => $3::integer,
         run_at => $4::timestamptz, dedupe_keys => $5::text[], group_keys => $6::text[],
         max_attempts => $7::integer, headers => $8::text::jsonb,
-        on_duplicate => $9::text) as id"""
+        on_duplicate => $9::text, expires_at => $10::timestamptz, after => $11::bigint[],
+        after_on_dead => $12::text) as id"""
 
 DEQUEUE = (
     _JOB
@@ -86,7 +88,9 @@ CREATE_QUEUE = """
         backoff_factor => $4::double precision, backoff_max => $5::interval,
         keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer,
         dedupe_for => $9::interval, group_concurrency => $10::integer,
-        group_on_dead => $11::text)"""
+        group_on_dead => $11::text, rate_limit => $12::integer, rate_interval => $13::interval,
+        rate_burst => $14::integer, priority_ageing => $15::interval, max_ready => $16::integer,
+        max_payload => $17::integer)"""
 
 CONFIGURE_QUEUE = """
     select @pgq_configure_queue(
@@ -94,7 +98,9 @@ CONFIGURE_QUEUE = """
         backoff_factor => $4::double precision, backoff_max => $5::interval,
         keep_completed => $6::interval, keep_dead => $7::interval, max_active => $8::integer,
         dedupe_for => $9::interval, group_concurrency => $10::integer,
-        group_on_dead => $11::text)"""
+        group_on_dead => $11::text, rate_limit => $12::integer, rate_interval => $13::interval,
+        rate_burst => $14::integer, priority_ageing => $15::interval, max_ready => $16::integer,
+        max_payload => $17::integer)"""
 
 DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
 PAUSE = "select @pgq_pause(queue => $1::text)"
@@ -107,6 +113,24 @@ CANCEL_KEY = """
 CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 RETRY = "select @pgq_retry(id => $1::bigint)"
 RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
+SCHEDULE = """
+    select @pgq_schedule(
+        name => $1::text, cron => $2::text, payload => $3::text::jsonb, queue => $4::text,
+        timezone => $5::text, priority => $6::integer, max_attempts => $7::integer,
+        headers => $8::text::jsonb, missed => $9::text)"""
+UNSCHEDULE = "select @pgq_unschedule(name => $1::text)"
+PAUSE_SCHEDULE = "select @pgq_pause_schedule(name => $1::text)"
+RESUME_SCHEDULE = "select @pgq_resume_schedule(name => $1::text)"
+GRANT = "select @pgq_grant(queue => $1::text, role => $2::name, privileges => $3::text[])"
+REVOKE = "select @pgq_revoke(queue => $1::text, role => $2::name, privileges => $3::text[])"
+WATCH = """
+    select @pgq_watch(
+        relation => $1::text::regclass, queue => $2::text, condition => $3::text,
+        events => $4::text[], dedupe => $5::boolean)"""
+UNWATCH = "select @pgq_unwatch(relation => $1::text::regclass, queue => $2::text)"
+CHANNEL = "select @pgq_channel(queue => $1::text)"
+WAIT = "select @pgq_wait(queues => $1::text[], max_wait => $2::interval)"
+WAKE = "select @pgq_wake()"
 MAINTAIN = "select @pgq_maintain()"
 VERSION = "select @pgq_version()"
 

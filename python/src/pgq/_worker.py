@@ -21,6 +21,7 @@ import asyncpg.pool
 
 from pgq._errors import Error, LeaseLost
 from pgq._heartbeat import Connect, Heartbeat, connect_like
+from pgq._listen import Listener
 from pgq._models import Job, Token
 from pgq._queue import DEFAULT_TIMEOUT, Dumps, Loads, Queue
 
@@ -107,17 +108,18 @@ class Worker:
     the handler is cancelled, and what it returns changes nothing.
 
     A worker takes two connections of the pool, one more for each `transaction` handler at work,
-    and opens one of its own. It logs to "pgq".
+    and opens two of its own: for heartbeats, and to LISTEN. It logs to "pgq".
 
     Args:
         pool: an asyncpg pool; it needs no codec.
         schema: where the pgq functions are; None (the default) leaves it to search_path.
         name: what operators see; host name and process id by default.
-        poll_interval: the wait after a claim that found too few jobs, give or take a quarter;
-            250 milliseconds by default.
+        poll_interval: the wait after a claim that found too few jobs, give or take a quarter,
+            while it cannot LISTEN; 250 milliseconds by default.
         grace: how long handlers may go on after a stop; 20 seconds by default.
-        connect: opens the heartbeat's connection, on another loop than the pool's. By default it
-            connects with the pool's arguments, without the pool's `init` and `setup`.
+        listen: False only polls, for example behind a pooler that shares sessions.
+        connect: opens the worker's own connections, one of them on another loop than the pool's.
+            By default it connects with the pool's arguments, without its `init` and `setup`.
         dumps: makes JSON text of results; `json.dumps` by default.
         loads: reads the JSON text of payloads and headers; `json.loads` by default.
     """
@@ -130,6 +132,7 @@ class Worker:
         name: str | None = None,
         poll_interval: timedelta = timedelta(milliseconds=250),
         grace: timedelta = timedelta(seconds=20),
+        listen: bool = True,
         connect: Connect | None = None,
         dumps: Dumps = json.dumps,
         loads: Loads = json.loads,
@@ -140,7 +143,9 @@ class Worker:
         self._queue = self._new_queue()  # for calls that name a job, not a queue
         self._poll_seconds = poll_interval.total_seconds()
         self._grace_seconds = grace.total_seconds()
+        self._listens = listen
         self._connect = connect or connect_like(pool)
+        self._listener = Listener(self._connect, self._queue, self._poll_seconds)
         self._handlers: dict[str, _Handler] = {}
         self._held: dict[Token, _Held] = {}
         self._claims = _Link(pool)
@@ -204,6 +209,7 @@ class Worker:
             self._handlers[queue] = _Handler(
                 self._new_queue(queue), call, concurrency, timeout, transaction
             )
+            self._listener.add(queue)
             return call
 
         return register
@@ -249,10 +255,11 @@ class Worker:
 
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settle_all())
+        listening = [asyncio.create_task(self._listener.run())] if self._listens else []
         claiming = [
             asyncio.create_task(self._claim_all(handler)) for handler in self._handlers.values()
         ]
-        tasks = [*claiming, settling]
+        tasks = [*claiming, settling, *listening]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -260,7 +267,10 @@ class Worker:
             raise
         finally:
             self.stop()
+            for task in listening:
+                task.cancel()
             await self._finish(claiming, settling)
+            await asyncio.gather(*listening, return_exceptions=True)
         for task in tasks:
             if not task.cancelled():
                 task.result()
@@ -268,6 +278,7 @@ class Worker:
     def stop(self) -> None:
         """Begin a graceful stop; `run` returns when it is done."""
         self._stopping.set()
+        self._listener.stop()
         for handler in self._handlers.values():
             handler.freed.set()
 
@@ -329,8 +340,8 @@ class Worker:
             pauses = _backoff()
             for job in jobs:
                 self._start(handler, job)
-            if len(jobs) < free:
-                await self._pause(self._poll_seconds * random.uniform(0.75, 1.25))
+            if len(jobs) < free and not self._stopping.is_set():
+                await self._listener.idle(handler.queue.name, random.uniform(0.75, 1.25))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(asyncio.TimeoutError):

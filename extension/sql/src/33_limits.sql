@@ -1,0 +1,273 @@
+/*
+ * Limits of a queue: how many of its jobs are active, and how many start in a time.
+ *
+ * Both are rows of pgq.permit, which a claim locks, with SKIP LOCKED: who has the lock may use the
+ * permit, and nobody waits. The row is never changed. That a permit is in use once the claim has
+ * committed is told by a row that the claim appends, and is looked for in a snapshot taken after
+ * the lock: so none is used twice, and a claim that is rolled back has used none.
+ *
+ * A permit to be active is in use while the job that took it lives with the token of that claim. It
+ * comes back with the job when that completes, fails, is released, cancelled, or claimed again
+ * after its lease has expired. Ticks take all expired leases of such queues back.
+ *
+ * Permits to start are the rate limit as a token bucket. The time is divided into moments of
+ * rate_interval / rate_limit each; every moment that begins gives one start, which is good until
+ * the bucket of rate_burst starts is full without it: for rate_burst moments.
+ */
+
+create function pgq._held_permits(p_queue_id integer, p_permits integer[])
+returns integer[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    -- Maintenance may open a parked slot, and move jobs there, after this look at the ring.
+    v_slots constant smallint[] := pgq._slots() || '{4,5}'::smallint[];
+    v_held integer[];
+begin
+    v_held := array(
+        select p from unnest(p_permits) p
+         where false
+            --@ each slot
+            or ({slot} = any (v_slots) and exists (
+                   select
+                     from (
+                              select h.lane, h.id, h.token from pgq.hold_{slot} h
+                               where h.queue_id = p_queue_id and h.permit = p
+                               order by h.token desc limit 1
+                          ) h
+                     join pgq.job_{slot} j on j.lane = h.lane and j.id = h.id and j.token = h.token
+               ))
+            --@ end
+    );
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_held;
+end
+$$;
+comment on function pgq._held_permits(integer, integer[]) is
+'those of these permits that are in use by jobs';
+
+create function pgq._take_permits(p_queue pgq.queue, p_number integer)
+returns integer[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_mergejoin = off
+as $$
+declare
+    v_all constant integer[] := array(
+        select p.n from pgq.permit p where p.queue_id = p_queue.id and p.kind = 'a' order by p.n
+    );
+    v_held constant integer[] := pgq._held_permits(p_queue.id, v_all);
+    -- After max_active was lowered: so many of the first ones as leave room for those above.
+    v_max integer := p_queue.max_active;
+    v_free integer[];
+    v_locked integer[];
+    v_taken integer[] := array[]::integer[];
+begin
+    if exists (select from unnest(v_held) h where h > v_max) then
+        select coalesce(max(k), 0) into v_max
+          from generate_series(0, v_max) k
+         where k + (select count(*) from unnest(v_held) h where h > k) <= v_max;
+    end if;
+    v_free := array(
+        select a from unnest(v_all) a where a <= v_max except select h from unnest(v_held) h
+         order by 1
+    );
+    loop
+        v_locked := array(
+            select f
+              from unnest(v_free) f, lateral (
+                  select from pgq.permit p
+                   where p.queue_id = p_queue.id and p.kind = 'a' and p.n = f
+                     for update skip locked
+              ) p
+             limit p_number - cardinality(v_taken)
+        );
+        exit when v_locked = '{}';
+        -- With a snapshot taken after the locks.
+        v_taken := v_taken || array(
+            select l from unnest(v_locked) l
+            except
+            select h from unnest(pgq._held_permits(p_queue.id, v_locked)) h
+             order by 1
+        );
+        exit when cardinality(v_taken) = p_number;
+        v_free := array(
+            select f from unnest(v_free) f where f > v_locked[cardinality(v_locked)] order by f
+        );
+    end loop;
+    return v_taken;
+end
+$$;
+comment on function pgq._take_permits(pgq.queue, integer) is
+'locks up to that many permits to be active which are not in use';
+
+create function pgq._moment(p_queue pgq.queue, p_at timestamptz)
+returns bigint
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return div(
+        extract(epoch from p_at) * p_queue.rate_limit, extract(epoch from p_queue.rate_interval)
+    )::bigint;
+end
+$$;
+comment on function pgq._moment(pgq.queue, timestamptz) is
+'the number of that moment of a rate limit, counted from 1970';
+
+create function pgq._take_starts(p_queue pgq.queue, p_number integer, p_now timestamptz)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_last constant bigint := pgq._moment(p_queue, p_now);
+    v_burst constant integer := coalesce(nullif(p_queue.rate_burst, 0), p_queue.rate_limit);
+    v_locked bigint[];
+    v_taken bigint[] := array[]::bigint[];
+begin
+    -- "offset 0" makes it one look at the index for each: a plan made while the table was empty
+    -- would compare all with all. Tries: another one may use what is free until it is locked.
+    for v_try in 1..3 loop
+        v_locked := array(
+            select g.n
+              from (
+                       select n from generate_series(v_last - v_burst + 1, v_last) n
+                        where n <> all (v_taken) and not exists (
+                                  select from pgq.start s
+                                   where s.queue_id = p_queue.id and s.moment = n offset 0
+                              )
+                       offset 0
+                   ) g,
+                   lateral (
+                       select from pgq.permit p
+                        where p.queue_id = p_queue.id and p.kind = 'r' and p.n = g.n % v_burst
+                          for update skip locked
+                   ) p
+             limit p_number - cardinality(v_taken)
+        );
+        -- With a snapshot taken after the locks.
+        v_taken := v_taken || array(
+            select l from unnest(v_locked) l where not exists (
+                select from pgq.start s where s.queue_id = p_queue.id and s.moment = l
+            )
+        );
+        exit when v_locked = '{}' or cardinality(v_taken) = p_number;
+    end loop;
+    return v_taken;
+end
+$$;
+comment on function pgq._take_starts(pgq.queue, integer, timestamptz) is
+'locks up to that many starts that the rate limit of a queue allows now, oldest first';
+
+create function pgq._use_permits(
+    p_queue_id integer, p_jobs @extschema@.pgq_job[], p_permits integer[], p_starts bigint[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgq.hold (slot, queue_id, permit, token, lane, id)
+    select (j.token & 7)::smallint, p_queue_id, p_permits[j.n], j.token,
+           ((j.token >> 3) & 65535)::integer, j.id
+      from (select u.*, row_number() over () as n from unnest(p_jobs) u) j
+     where p_permits is not null;
+    insert into pgq.start (queue_id, moment, token)
+    select p_queue_id, p_starts[j.n], j.token
+      from (select u.*, row_number() over () as n from unnest(p_jobs) u) j
+     where p_starts is not null;
+end
+$$;
+comment on function pgq._use_permits(integer, @extschema@.pgq_job[], integer[], bigint[]) is
+'notes which permits jobs that have just been claimed use (null: none of that kind)';
+
+create function pgq._raise_at_limit(p_queue text, p_id bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'job % cannot start now: queue "%" is at its limit', p_id, p_queue
+        using errcode = 'object_not_in_prerequisite_state',
+              hint = 'Try again when another of its jobs has ended, or later.';
+end
+$$;
+comment on function pgq._raise_at_limit(text, bigint) is 'raises 55000';
+
+create function pgq._grab_limited(
+    p_queue pgq.queue, p_batch integer, p_lease_ms integer, p_worker text, p_tick boolean,
+    p_after bigint, p_until bigint
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_number integer := p_batch;
+    v_permits integer[]; v_starts bigint[];
+    v_jobs @extschema@.pgq_job[];
+begin
+    if not pgq._read_committed() then
+        raise exception 'queue "%" has limits, which need READ COMMITTED', p_queue.name
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot does not show all of its active jobs.';
+    end if;
+    while v_number > 0 loop
+        begin
+            if p_queue.max_active > 0 then
+                v_permits := pgq._take_permits(p_queue, v_number);
+                v_number := cardinality(v_permits);
+            end if;
+            if p_queue.rate_limit > 0 then
+                v_starts := pgq._take_starts(p_queue, v_number, pgq._now());
+                v_number := cardinality(v_starts);
+            end if;
+            if v_number = 0 and p_until = p_after + 2 then
+                perform pgq._raise_at_limit(p_queue.name, p_after + 1);
+            end if;
+            v_jobs := array(
+                select g
+                  from pgq._grab(
+                           p_queue.name, v_number, p_lease_ms, p_worker, p_tick, p_after, p_until,
+                           null, true
+                       ) g
+            );
+            v_number := cardinality(v_jobs);
+            if greatest(cardinality(v_permits), cardinality(v_starts)) = v_number then
+                perform pgq._use_permits(p_queue.id, v_jobs, v_permits, v_starts);
+                return query select j.* from unnest(v_jobs) j;
+                return;
+            end if;
+            -- The rest of the permits would stay locked while the transaction is open. Without
+            -- this block they are not; and again, with as many as are used.
+            raise exception using errcode = 'PQ000';
+        exception
+            when sqlstate 'PQ000' then
+                null;
+        end;
+    end loop;
+end
+$$;
+comment on function
+    pgq._grab_limited(pgq.queue, integer, integer, text, boolean, bigint, bigint) is
+'pgq._grab for a queue with limits: as many jobs as permits can be had. Raises 25001; 55000 if it '
+'is about one job, and none can be had';

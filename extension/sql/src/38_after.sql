@@ -1,0 +1,189 @@
+/*
+ * Follow-up work: jobs that wait until others have completed.
+ *
+ * pgq.dependency has a row for each pair. The job that is waited for is marked (is_awaited), so
+ * that the completion of others costs nothing: theirs deletes the rows and notes who waited. When
+ * the transaction commits, those of whom no row is left become ready, like the heads of groups (see
+ * 38_group.sql) and by the same trigger: under a lock on a bucket, with a snapshot taken after it.
+ * So the last of many that complete at once sees that it is the last.
+ *
+ * What waits is stored as in a group, with "wait" set, and has no group.
+ */
+
+create function pgq._check_after(p_after bigint[], p_on_dead text, p_group_keys text[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint;
+begin
+    if p_after is null then
+        return;
+    end if;
+    perform pgq._check_array('after', p_after),
+            pgq._check_not_null('after_on_dead', p_on_dead is null);
+    if p_on_dead not in ('die', 'wait') then
+        raise exception '"after_on_dead" must be die or wait, not "%"', p_on_dead
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_group_keys is not null then
+        raise exception 'a job cannot have both "after" and a group key'
+            using errcode = 'feature_not_supported',
+                  hint = 'The order in a group is the order of the ids.';
+    end if;
+    if not pgq._read_committed() then
+        raise exception '"after" needs the isolation level READ COMMITTED'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot does not show which jobs have ended.';
+    end if;
+    select a into v_id
+      from unnest(p_after) a
+     where a < 1 or a > coalesce(pg_sequence_last_value('pgq.job_id'), 0);
+    if found then
+        raise exception 'there is no job %', v_id
+            using errcode = 'no_data_found';
+    end if;
+end
+$$;
+comment on function pgq._check_after(bigint[], text, text[]) is
+'raises 22004, 22023, 0A000, 25001 or P0002; a null array passes';
+
+create function pgq._mark_awaited(p_slot smallint, p_lane integer, p_id bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        update pgq.job_{slot} j set is_awaited = true where j.lane = p_lane and j.id = p_id;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._mark_awaited(smallint, integer, bigint) is
+'lets the end of a job, which this session has locked, look for those that wait for it';
+
+create function pgq._may_await(p_id bigint)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job constant pgq.job := pgq._find(p_id);
+begin
+    if v_job.id is not null then
+        return pgq._may_lane(v_job.lane, 'enqueue');
+    end if;
+    return not exists (
+        select from pgq.archive a left join pgq.queue q on q.name = a.queue
+         where a.id = p_id and not pgq._may(q.id, 'enqueue')
+    );
+end
+$$;
+comment on function pgq._may_await(bigint) is
+'whether the caller may know of a job, or there is none';
+
+create function pgq._find_for_waiter(p_id bigint, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    loop
+        job := pgq._find_and_lock(p_id, true);
+        exit when job.id is not null;
+        if exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed') then
+            -- Somebody may be about to retry it.
+            select a.id into job.id
+              from pgq.archive a where a.id = p_id and a.state <> 'completed' for key share;
+            exit when job.id is not null;
+        else
+            -- Or has just done so.
+            exit when (pgq._find(p_id)).id is null;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgq._find_for_waiter(bigint) is
+'a live job, locked; the id alone of one that is dead or cancelled, which cannot be retried until '
+'the transaction ends; null if it has completed or is not known';
+
+create function pgq._await(p_after bigint[], out open bigint[], out is_hopeless boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint;
+    v_job pgq.job;
+begin
+    open := array[]::bigint[];
+    is_hopeless := false;
+    for v_id in select distinct a from unnest(p_after) a order by 1 loop
+        continue when not ({is_owner} or pgq._may_await(v_id));
+        v_job := pgq._find_for_waiter(v_id);
+        continue when v_job.id is null;
+        perform pgq._mark_awaited(v_job.slot, v_job.lane, v_id)
+          where v_job.slot is not null and v_job.is_awaited is null;
+        open := open || v_id;
+        is_hopeless := is_hopeless or v_job.slot is null;
+    end loop;
+end
+$$;
+comment on function pgq._await(bigint[]) is
+'those of these jobs that have not completed, marked as awaited; waits for whoever is about to '
+'claim or end one. Those of queues that the caller may not enqueue into are not known. '
+'is_hopeless: one of them is dead';
+
+create function pgq._note_waiters(p_job_ids bigint[], p_lanes integer[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_noted constant text := nullif(current_setting('pgq.waiters', true), '');
+begin
+    if p_job_ids is null then
+        return;
+    end if;
+    if length(v_noted) > 1000000 then
+        insert into pgq.waiter_hint (job_id, lane) select * from unnest(p_job_ids, p_lanes);
+        return;
+    end if;
+    perform set_config(
+        'pgq.waiters',
+        concat_ws(',', v_noted, (
+            select string_agg(w.id || ',' || w.lane, ',')
+              from unnest(p_job_ids, p_lanes) w (id, lane)
+        )),
+        true
+    );
+    perform pgq._queue_event() where v_noted is null;
+end
+$$;
+comment on function pgq._note_waiters(bigint[], integer[]) is
+'called with jobs that waited for one which has completed or (with a minus) died: they are looked '
+'at when the transaction commits';
+
+create function pgq._add_dependencies(
+    p_job_ids bigint[], p_lane integer, p_open bigint[], p_is_hopeless boolean, p_on_dead text
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgq.dependency (on_id, job_id, lane, on_dead)
+    select o, j, p_lane, p_on_dead from unnest(p_job_ids) j, unnest(p_open) o;
+    perform pgq._note_waiters(array_agg(-j), array_agg(p_lane))
+       from unnest(p_job_ids) j where p_is_hopeless and p_on_dead = 'die';
+end
+$$;
+comment on function
+    pgq._add_dependencies(bigint[], integer, bigint[], boolean, text) is
+'lets jobs that have just been added, waiting, wait for those that pgq._await has returned';

@@ -1,0 +1,218 @@
+/*
+ * Cron expressions: the five fields of Vixie cron (minute, hour, day of month, month, day of week),
+ * with lists, ranges, steps, names and the @-words, see crontab(5). As there, when both day fields
+ * are restricted, a day matches if either does.
+ *
+ * Times are local times of a time zone. One that a change of the clock skips counts as it would be
+ * without the change; of one that comes twice the first counts, unless the hour is "*" or "*" with
+ * a step: then the schedule goes on in real time.
+ */
+
+create function pgq._raise_cron(p_cron text, p_name text, p_part text, p_reason text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'bad cron expression "%"', p_cron
+        using errcode = 'invalid_parameter_value',
+              detail = format('In the field "%s", "%s" %s.', p_name, p_part, p_reason),
+              hint = 'The fields are minute, hour, day of month, month and day of week, '
+                     'for example "30 9 * * mon-fri".';
+end
+$$;
+comment on function pgq._raise_cron(text, text, text, text) is 'raises 22023';
+
+create function pgq._cron_number(
+    p_cron text, p_name text, p_part text, p_min integer, p_max integer, p_names text[]
+)
+returns integer
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_number integer := array_position(p_names, lower(p_part collate "C")) - 1 + p_min;
+begin
+    if v_number is null and p_part ~ '^[0-9]{1,3}$' then
+        v_number := p_part::integer;
+    end if;
+    if v_number is null then
+        perform pgq._raise_cron(p_cron, p_name, p_part, 'is not known');
+    elsif v_number not between p_min and p_max then
+        perform pgq._raise_cron(
+            p_cron, p_name, p_part, format('is not between %s and %s', p_min, p_max)
+        );
+    end if;
+    return v_number;
+end
+$$;
+comment on function pgq._cron_number(text, text, text, integer, integer, text[]) is
+'the number of one value in a field; raises 22023';
+
+create function pgq._cron_field(
+    p_cron text, p_name text, p_field text, p_min integer, p_max integer, p_names text[]
+)
+returns integer[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_part text; v_range text[]; v_first integer; v_last integer; v_step integer;
+    v_numbers integer[] := array[]::integer[];
+begin
+    foreach v_part in array string_to_array(p_field, ',') loop
+        v_range := regexp_match(v_part, '^(?:(\*)|(\w+)(?:-(\w+))?)(?:/([0-9]{1,3}))?$');
+        if v_range is null or (v_range[4] is not null and v_range[1] is null and v_range[3] is null)
+        then
+            perform pgq._raise_cron(p_cron, p_name, v_part, 'is not a value, range or step');
+        end if;
+        v_step := coalesce(v_range[4], '1')::integer;
+        if v_range[1] = '*' then
+            v_first := p_min;
+            v_last := p_max;
+        else
+            v_first := pgq._cron_number(p_cron, p_name, v_range[2], p_min, p_max, p_names);
+            v_last := pgq._cron_number(
+                p_cron, p_name, coalesce(v_range[3], v_range[2]), p_min, p_max, p_names
+            );
+        end if;
+        if v_step = 0 or v_first > v_last then
+            perform pgq._raise_cron(p_cron, p_name, v_part, 'is empty');
+        end if;
+        v_numbers := v_numbers || array(select generate_series(v_first, v_last, v_step));
+    end loop;
+    return v_numbers;
+end
+$$;
+comment on function pgq._cron_field(text, text, text, integer, integer, text[]) is
+'the numbers that one field of a cron expression stands for; raises 22023';
+
+create type pgq.cron as (
+    minutes integer[],
+    hours integer[],
+    days integer[],
+    months integer[],
+    weekdays integer[],
+    any_hour boolean,
+    any_day boolean
+);
+comment on type pgq.cron is
+'a cron expression; weekdays: 0 or 7 is Sunday; any_hour: the hour is not restricted by values; '
+'any_day: both day fields must match';
+
+create function pgq._parse_cron(p_cron text)
+returns pgq.cron
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_word constant text := lower(btrim(p_cron, E' \t') collate "C");
+    v_fields constant text[] := regexp_split_to_array(btrim(case v_word
+        when '@yearly' then '0 0 1 1 *'
+        when '@annually' then '0 0 1 1 *'
+        when '@monthly' then '0 0 1 * *'
+        when '@weekly' then '0 0 * * 0'
+        when '@daily' then '0 0 * * *'
+        when '@midnight' then '0 0 * * *'
+        when '@hourly' then '0 * * * *'
+        else p_cron
+    end, E' \t'), E'[ \t]+');
+    v_cron pgq.cron;
+begin
+    if cardinality(v_fields) <> 5 then
+        perform pgq._raise_cron(
+            p_cron, 'all', p_cron, format('has %s fields, not 5', cardinality(v_fields))
+        );
+    end if;
+    v_cron.minutes := pgq._cron_field(p_cron, 'minute', v_fields[1], 0, 59, null);
+    v_cron.hours := pgq._cron_field(p_cron, 'hour', v_fields[2], 0, 23, null);
+    v_cron.days := pgq._cron_field(p_cron, 'day of month', v_fields[3], 1, 31, null);
+    v_cron.months := pgq._cron_field(
+        p_cron, 'month', v_fields[4], 1, 12,
+        '{jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec}'
+    );
+    v_cron.weekdays := pgq._cron_field(
+        p_cron, 'day of week', v_fields[5], 0, 7, '{sun,mon,tue,wed,thu,fri,sat}'
+    );
+    v_cron.any_hour := v_fields[2] ~ '^\*';
+    v_cron.any_day := v_fields[3] ~ '^\*' or v_fields[5] ~ '^\*';
+    return v_cron;
+end
+$$;
+comment on function pgq._parse_cron(text) is 'raises 22023 with the field that is bad';
+
+create function pgq._instants(p_local timestamp, p_timezone text, p_both boolean)
+returns setof timestamptz
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- Of two it is the second, of none the one by the clock before the change.
+    v_at constant timestamptz := p_local at time zone p_timezone;
+    v_first timestamptz := v_at;
+    v_shift interval;
+begin
+    foreach v_shift in array '{30 minutes,1 hour,2 hours}'::interval[] loop
+        if (v_at - v_shift) at time zone p_timezone = p_local then
+            v_first := v_at - v_shift;
+        end if;
+    end loop;
+    return next v_first;
+    if p_both and v_first <> v_at then
+        return next v_at;
+    end if;
+end
+$$;
+comment on function pgq._instants(timestamp, text, boolean) is
+'when a clock in a time zone shows a local time: the first time, or both';
+
+create function pgq._next_tick_of(p_cron text, p_timezone text, p_after timestamptz)
+returns timestamptz
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_cron constant pgq.cron := pgq._parse_cron(p_cron);
+    v_day timestamp := date_trunc('day', p_after at time zone p_timezone) - interval '1 day';
+    v_end constant timestamp := v_day + interval '41 years';
+    v_weekday integer;
+    v_on_day boolean;
+    v_on_weekday boolean;
+    v_next timestamptz;
+begin
+    -- The 29th of February falls on a certain weekday after 40 years at the latest.
+    while v_day < v_end loop
+        if extract(month from v_day)::integer <> all (v_cron.months) then
+            v_day := date_trunc('month', v_day) + interval '1 month';
+            continue;
+        end if;
+        v_weekday := extract(dow from v_day)::integer;
+        v_on_day := extract(day from v_day)::integer = any (v_cron.days);
+        v_on_weekday := v_weekday = any (v_cron.weekdays)
+            or (v_weekday = 0 and 7 = any (v_cron.weekdays));
+        if (v_on_day and v_on_weekday) or (not v_cron.any_day and (v_on_day or v_on_weekday)) then
+            select min(i) into v_next
+              from unnest(v_cron.hours) h, unnest(v_cron.minutes) m,
+                   pgq._instants(
+                       v_day + make_interval(hours => h, mins => m), p_timezone, v_cron.any_hour
+                   ) i
+             where i > p_after;
+            if v_next is not null then
+                return v_next;
+            end if;
+        end if;
+        v_day := v_day + interval '1 day';
+    end loop;
+    perform pgq._raise_cron(p_cron, 'day of month', p_cron, 'never comes');
+    return null;
+end
+$$;
+comment on function pgq._next_tick_of(text, text, timestamptz) is
+'the first time after that which a cron expression names; raises 22023 for a bad expression or '
+'time zone';

@@ -1,0 +1,224 @@
+/*
+ * Public: pgq_grant, pgq_revoke.
+ */
+
+create function pgq._verb_of(p_function name)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return case
+        when p_function in (
+            'pgq_enqueue', 'pgq_enqueue_many', 'pgq_watch', 'pgq_unwatch', 'pgq_check_watch',
+            'pgq_enqueue_row'
+        ) then 'enqueue'
+        when p_function in (
+            'pgq_dequeue', 'pgq_heartbeat', 'pgq_complete', 'pgq_complete_and_dequeue', 'pgq_fail',
+            'pgq_release', 'pgq_reclaim', 'pgq_pop', 'pgq_claim', 'pgq_channel', 'pgq_wait',
+            'pgq_wake'
+        ) then 'consume'
+        when p_function = 'pgq_version' then null
+        else 'manage'
+    end;
+end
+$$;
+comment on function pgq._verb_of(name) is
+'the privilege that a public function needs; null: any of them';
+
+create function pgq._role_id(p_role name)
+returns oid
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return case when p_role = 'public' then 0::oid
+                else (select r.oid from pg_roles r where r.rolname = p_role) end;
+end
+$$;
+comment on function pgq._role_id(name) is '0 for public, null for a role that does not exist';
+
+create function pgq._set_usage(p_role name, p_wanted boolean)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not p_wanted then
+        delete from pgq.privilege p where p.role = pgq._role_id(p_role) and p.verb = 'usage';
+        if found then
+            execute format('revoke usage on schema @extschema@ from %I', p_role);
+        end if;
+    elsif not has_schema_privilege(p_role, '@extschema@', 'usage') then
+        insert into pgq.privilege (role, queue_id, verb)
+        values (pgq._role_id(p_role), null, 'usage') on conflict do nothing;
+        execute format('grant usage on schema @extschema@ to %I', p_role);
+    end if;
+end
+$$;
+comment on function pgq._set_usage(name, boolean) is
+'lets a role find the public functions, and takes that back unless it could without';
+
+create function pgq._set_grants(p_role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_verbs constant text[] := array(
+        select distinct p.verb from pgq.privilege p
+         where p.role = pgq._role_id(p_role) and p.verb <> 'usage'
+    );
+    v_function record;
+    v_view record;
+begin
+    -- What the owner has comes from nobody; the functions run with it.
+    if p_role = current_user then
+        return;
+    end if;
+    perform pgq._set_usage(p_role, v_verbs <> '{}');
+    for v_function in
+        select p.oid::regprocedure as name,
+               case when p.pronamespace = 'pgq'::regnamespace then 'observe'
+                    else pgq._verb_of(p.proname) end as verb
+          from pg_proc p
+         where (p.pronamespace = '@extschema@'::regnamespace and p.proname ~ '^pgq_')
+            or (p.pronamespace = 'pgq'::regnamespace
+                and p.proname in ('_queues', '_workers', '_health', '_locks'))
+    loop
+        if v_function.verb = any (v_verbs) or (v_function.verb is null and v_verbs <> '{}') then
+            execute format('grant execute on function %s to %I', v_function.name, p_role);
+        else
+            execute format('revoke execute on function %s from %I', v_function.name, p_role);
+        end if;
+    end loop;
+    for v_view in
+        select c.oid::regclass as name
+          from pg_class c
+         where c.relnamespace = '@extschema@'::regnamespace and c.relkind = 'v'
+           and c.relname ~ '^pgq_'
+    loop
+        if 'observe' = any (v_verbs) then
+            execute format('grant select on %s to %I', v_view.name, p_role);
+        else
+            execute format('revoke select on %s from %I', v_view.name, p_role);
+        end if;
+    end loop;
+end
+$$;
+comment on function pgq._set_grants(name) is
+'lets a role call those functions and read those views that its privileges are for, and no others';
+
+create function pgq._drop_grants(p_queue_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_roles oid[];
+begin
+    lock table pgq.privilege in share update exclusive mode;
+    with gone as (
+        delete from pgq.privilege p where p.queue_id = p_queue_id returning p.role
+    )
+    select array_agg(distinct g.role::oid) into v_roles from gone g;
+    perform pgq._set_grants('public') where 0::oid = any (v_roles);
+    perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = any (v_roles);
+end
+$$;
+comment on function pgq._drop_grants(integer) is 'takes back what was granted on a queue';
+
+create function pgq._check_grant(p_queue text, p_role name, p_privileges text[])
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_verb text;
+    v_queue_id integer;
+begin
+    perform pgq._check_not_null('queue', p_queue is null),
+            pgq._check_not_null('role', p_role is null),
+            pgq._check_array('privileges', p_privileges);
+    select v into v_verb
+      from unnest(p_privileges) v where v not in ('enqueue', 'consume', 'observe', 'manage');
+    if found then
+        raise exception 'there is no privilege "%"', v_verb
+            using errcode = 'invalid_parameter_value',
+                  hint = 'The privileges are enqueue, consume, observe and manage.';
+    end if;
+    if p_queue = '*' then
+        perform pgq._check_may('manage');
+    else
+        v_queue_id := pgq._queue_id(p_queue, 'manage');
+    end if;
+    -- What a role may call follows from all that it has.
+    lock table pgq.privilege in share update exclusive mode;
+    return v_queue_id;
+end
+$$;
+comment on function pgq._check_grant(text, name, text[]) is
+'the id of the queue, null for all; raises 22004, 22023, 42501, 42704. From now on nobody else '
+'grants';
+
+create function @extschema@.pgq_grant(
+    queue text,
+    role name,
+    privileges text[]
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id constant integer := pgq._check_grant(queue, role, privileges);
+begin
+    if pgq._role_id(role) is null then
+        raise exception 'role "%" does not exist', role
+            using errcode = 'undefined_object';
+    end if;
+    insert into pgq.privilege (role, queue_id, verb)
+    select pgq._role_id(pgq_grant.role), v_queue_id, v from unnest(privileges) v
+    on conflict do nothing;
+    perform pgq._set_grants(role);
+    delete from pgq.privilege p
+     where p.role <> 0::oid and not exists (select from pg_roles r where r.oid = p.role);
+end
+$$;
+revoke all on function @extschema@.pgq_grant(text, name, text[]) from public;
+comment on function @extschema@.pgq_grant(text, name, text[]) is
+'Gives a role (or public: everybody) privileges on a queue, or on all queues (''*''), those that '
+'are created later included. enqueue: add jobs; consume: claim them and end them; observe: see the '
+'queue and its jobs in the views; manage: everything else, this function included. manage on ''*'' '
+'is needed to create queues. What a role may not touch does not exist for it. A function with '
+'SECURITY DEFINER that calls pgq does so with the privileges of the session''s role. Errors: 42704 '
+'unknown queue or role; 42501; 22004; 22023 unknown privilege.';
+
+create function @extschema@.pgq_revoke(
+    queue text,
+    role name,
+    privileges text[] default '{enqueue,consume,observe,manage}'
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id constant integer := pgq._check_grant(queue, role, privileges);
+begin
+    delete from pgq.privilege p
+     where p.role = pgq._role_id(pgq_revoke.role) and p.queue_id is not distinct from v_queue_id
+       and p.verb = any (privileges);
+    perform pgq._set_grants(role) where pgq._role_id(role) is not null;
+end
+$$;
+revoke all on function @extschema@.pgq_revoke(text, name, text[]) from public;
+comment on function @extschema@.pgq_revoke(text, name, text[]) is
+'Takes back what pgq_grant gave for that queue, or for ''*''; a privilege on all queues is not '
+'taken back for one. Errors: as pgq_grant, but the role may have been dropped.';

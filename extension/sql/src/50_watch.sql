@@ -1,0 +1,198 @@
+/*
+ * Public: pgq_watch, pgq_unwatch, and what they need: pgq_check_watch, pgq_enqueue_row.
+ *
+ * A watched table has a trigger that adds a job for each row, in the transaction that writes it. It
+ * does so on behalf of the owner of the table, who needs the privilege to enqueue; whoever writes
+ * the row needs none. pgq_watch itself runs with the rights of its caller, who creates the trigger.
+ * So the right to create triggers on a table is the right to enqueue on behalf of its owner.
+ */
+
+create function pgq._check_watch(p_relation oid, p_queue text)
+returns integer
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_owner name;
+    v_id integer;
+begin
+    select pg_get_userbyid(c.relowner) into v_owner from pg_class c where c.oid = p_relation;
+    select q.id into v_id from pgq.queue q where q.name = p_queue;
+    if v_id is null or not pgq._may_role(v_owner, v_id, 'enqueue') then
+        raise exception 'permission denied for queue "%"', p_queue
+            using errcode = 'insufficient_privilege',
+                  detail = format('Role "%s", the owner of table "%s", needs the privilege '
+                                  '"enqueue".', v_owner, p_relation::regclass),
+                  hint = 'Somebody who manages the queue can give it with pgq_grant.';
+    end if;
+    return v_id;
+end
+$$;
+comment on function pgq._check_watch(oid, text) is
+'the id of a queue; raises 42501 unless the owner of a table may enqueue into it';
+
+create function @extschema@.pgq_check_watch(relation regclass, queue text)
+returns text
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('relation', relation is null);
+    perform pgq._queue_id(queue, 'enqueue'), pgq._check_watch(relation, queue);
+    -- The same if the queue is dropped and created again: the trigger knows it by its name, too.
+    return 'pgq_watch_' || case when octet_length(queue) <= 50 then queue
+                                else left(encode(sha256(convert_to(queue, 'utf8')), 'hex'), 50) end;
+end
+$$;
+revoke all on function @extschema@.pgq_check_watch(regclass, text) from public;
+comment on function @extschema@.pgq_check_watch(regclass, text) is
+'The name of the trigger with which pgq_watch lets a table feed a queue. Errors: 42501 the caller '
+'or the owner of the table may not enqueue; 42704 unknown queue; 22004.';
+
+create function pgq._is_builtin(p_type oid)
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type oid := p_type;
+    v_base oid := p_type;
+begin
+    while v_base <> 0 loop
+        v_type := v_base;
+        select t.typbasetype into v_base from pg_type t where t.oid = v_type;
+    end loop;
+    return v_type < 16384;
+end
+$$;
+comment on function pgq._is_builtin(oid) is
+'whether a type, or what a domain is made of, comes with PostgreSQL';
+
+create function pgq._key_columns(p_relation oid, p_columns text[])
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The conversion of other types to JSON may be anybody's function, run with the owner's rights.
+    return (
+        select string_agg(quote_literal(c) || format(
+                   case when a.attname is null then ', null'
+                        when pgq._is_builtin(a.atttypid) then ', ($1).%I'
+                        else ', format(''%%s'', ($1).%I)' end,
+                   a.attname
+               ), ', ')
+          from unnest(p_columns) c
+          left join pg_attribute a
+            on a.attrelid = p_relation and a.attname = c and a.attnum > 0 and not a.attisdropped
+    );
+end
+$$;
+comment on function pgq._key_columns(oid, text[]) is
+'SQL for the names and values of columns of a row; text for types that do not come with PostgreSQL';
+
+create function @extschema@.pgq_enqueue_row()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_key jsonb;
+begin
+    perform pgq._check_watch(tg_relid, tg_argv[0]);
+    execute format('select jsonb_build_object(%s)', pgq._key_columns(tg_relid, tg_argv[3:]))
+       into v_key using new;
+    perform pgq._enqueue_keyed(
+        array[jsonb_build_object('table', tg_argv[1], 'operation', tg_op, 'key', v_key)],
+        tg_argv[0], 0, null,
+        case when tg_argv[2] = 'dedupe' then array[encode(sha256(convert_to(
+            concat_ws(':', tg_argv[1], v_key), 'utf8'
+        )), 'hex')] end,
+        null, null, null, 'keep', null, null, null
+    );
+    return null;
+end
+$$;
+revoke all on function @extschema@.pgq_enqueue_row() from public;
+comment on function @extschema@.pgq_enqueue_row() is
+'The trigger function of pgq_watch. Arguments: queue, table, whether to dedupe, the columns of the '
+'key. Errors: 42501 the owner of the table may not enqueue any more; those of pgq_enqueue.';
+
+create function @extschema@.pgq_watch(
+    relation regclass,
+    queue text default 'default',
+    condition text default null,
+    events text[] default '{insert}',
+    dedupe boolean default false
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_trigger constant name := @extschema@.pgq_check_watch(relation, queue)::name;
+    v_columns text;
+begin
+    if events is null or events = '{}' or not events <@ '{insert,update}'::text[]
+        or num_nulls(relation, dedupe) > 0
+    then
+        raise exception '"events" must be insert, update or both, and no argument null'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select string_agg(quote_literal(a.attname), ', ' order by k.n) into v_columns
+      from pg_index i, unnest(i.indkey) with ordinality k (attnum, n)
+      join pg_attribute a on a.attrelid = relation and a.attnum = k.attnum
+     where i.indrelid = relation and i.indisprimary;
+    if v_columns is null then
+        raise exception 'table "%" has no primary key', relation
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'The payload of a job is the key of the row.';
+    end if;
+    execute format(
+        'create or replace trigger %I after %s on %s for each row %s execute function '
+        '@extschema@.pgq_enqueue_row(%s, %s, %s, %s)',
+        v_trigger, array_to_string(events, ' or '), relation, 'when (' || condition || ')',
+        quote_literal(queue), quote_literal(relation::text),
+        case when dedupe then 'dedupe' else 'each' end, v_columns
+    );
+end
+$$;
+revoke all on function
+    @extschema@.pgq_watch(regclass, text, text, text[], boolean) from public;
+comment on function
+    @extschema@.pgq_watch(regclass, text, text, text[], boolean) is
+'Lets each row that is inserted into a table (events: or updated) add a job, in the same '
+'transaction. Its payload: {"table": ..., "operation": "INSERT" or "UPDATE", "key": the columns of '
+'the primary key}. condition: SQL that may name NEW and, for updates alone, OLD, with functions '
+'qualified by their schema. dedupe: none while one for the same row lives. Needs the right to '
+'create triggers on the table; its owner needs the privilege to enqueue. Replaces what the same '
+'call did before. Errors: 42501; 42704 unknown queue; 55000 no primary key; 22023; 22004.';
+
+create function @extschema@.pgq_unwatch(relation regclass, queue text default 'default')
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_trigger constant name := @extschema@.pgq_check_watch(relation, queue)::name;
+begin
+    if not exists (
+        select from pg_trigger t where t.tgrelid = relation and t.tgname = v_trigger
+    ) then
+        return false;
+    end if;
+    execute format('drop trigger %I on %s', v_trigger, relation);
+    return true;
+end
+$$;
+revoke all on function @extschema@.pgq_unwatch(regclass, text) from public;
+comment on function @extschema@.pgq_unwatch(regclass, text) is
+'Ends what pgq_watch began. false: the table was not watched for that queue. Errors: as pgq_watch.';

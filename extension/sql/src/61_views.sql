@@ -1,0 +1,174 @@
+/*
+ * Public: the views. What they show is what the caller may observe; pgq_health and pgq_locks, which
+ * are about the whole database, are for those who may observe all queues.
+ */
+
+create function pgq._queues()
+returns table (
+    queue text, ready bigint, scheduled bigint, waiting bigint, active bigint, dead bigint,
+    oldest_ready_age interval, next_due timestamptz, completed_last_minute bigint,
+    failed_last_minute bigint, completed_last_hour bigint, failed_last_hour bigint,
+    max_active integer, paused boolean, estimated boolean
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+begin
+    return query
+    with tally as (
+        select l.queue_id, t.state, sum(t.jobs)::bigint as jobs, bool_or(t.estimated) as estimated
+          from pgq._tally(v_now) t join pgq.lane l on l.id = t.lane
+         group by l.queue_id, t.state
+    )
+    select q.name, coalesce(max(t.jobs) filter (where t.state = 'ready'), 0),
+           coalesce(max(t.jobs) filter (where t.state = 'scheduled'), 0),
+           coalesce(max(t.jobs) filter (where t.state = 'waiting'), 0),
+           coalesce(max(t.jobs) filter (where t.state = 'active'), 0),
+           d.dead, v_now - o.since, o.next_due,
+           case when q.keep_completed > '0' then m.completed end, m.failed,
+           case when q.keep_completed > '0' then h.completed end, h.failed,
+           q.max_active, q.paused, coalesce(bool_or(t.estimated), false) or d.dead = 10000
+      from pgq.queue q
+      left join tally t on t.queue_id = q.id,
+           lateral pgq._times(q.id, v_now) o,
+           lateral pgq._ends_since(q.id, v_now - interval '1 minute') m,
+           lateral pgq._ends_since(q.id, v_now - interval '1 hour') h,
+           lateral (
+               select count(*) as dead
+                 from (
+                          select from pgq.archive a
+                           where a.queue = q.name and a.state = 'dead' and a.expires_at > v_now
+                           limit 10000
+                      ) a
+           ) d
+     where pgq._may_observe(q.id)
+     group by q.id, d.dead, o.since, o.next_due, m.completed, m.failed, h.completed, h.failed;
+end
+$$;
+comment on function pgq._queues() is 'for the view pgq_queues';
+
+create function pgq._leased(p_slot smallint)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        return query
+        select j.*
+          from pgq.lane l,
+               lateral (
+                   select j.* from pgq.job_{slot} j
+                    where j.lane = l.id and j.{key} > coalesce((
+                              select f.base from pgq.floor_{slot} f
+                               where f.lane = l.id order by f.n desc limit 1
+                          ), 0)
+                    order by j.{key}
+                    limit 10000
+               ) j
+         where j.token is not null;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._leased(smallint) is
+'the active jobs among the first ten thousand of each lane in a slot, where they are';
+
+create function pgq._workers()
+returns table (
+    queue text, worker text, jobs bigint, expired bigint, oldest_claimed_at timestamptz,
+    last_heartbeat_at timestamptz, next_expiry_at timestamptz, pid integer, backend_gone boolean
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_jobs pgq.job[];
+begin
+    v_jobs := array(select j from unnest(pgq._readable_slots()) s, pgq._leased(s) j);
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return query
+        select q.name, j.worker, count(*), count(*) filter (where j.lease_expires_at <= v_now),
+               min(j.claimed_at),
+               max(j.lease_expires_at - j.lease_ms * interval '1 millisecond'),
+               min(j.lease_expires_at), j.pid,
+               a.pid is null or a.backend_start > min(j.claimed_at)
+          from unnest(v_jobs) j
+          join pgq.lane l on l.id = j.lane
+          join pgq.queue q on q.id = l.queue_id
+          left join pg_stat_activity a on a.pid = j.pid
+         where pgq._may_observe(q.id)
+         group by q.name, j.worker, j.pid, a.pid, a.backend_start;
+end
+$$;
+comment on function pgq._workers() is 'for the view pgq_workers';
+
+create view pgq.observer as
+select p.queue_id
+  from pgq.privilege p
+ where p.verb = 'observe'
+   and (p.role = 0::pg_catalog.oid
+        or pg_catalog.pg_has_role(current_user, p.role::pg_catalog.oid, 'usage'))
+ union all
+select null
+  from pg_catalog.pg_namespace n
+ where n.nspname = 'pgq' and pg_catalog.pg_has_role(current_user, n.nspowner, 'usage');
+comment on view pgq.observer is 'the queues (null: all) that the current user may observe';
+
+create view @extschema@.pgq_queues as
+select * from pgq._queues();
+comment on view @extschema@.pgq_queues is
+'The queues that the caller may observe. Jobs are counted where there are few; of many in a state '
+'the number is estimated, from a sample of pages, and estimated is true (dead: at least 10000). '
+'oldest_ready_age: how long the oldest ready job has been ready. The numbers of the last minute '
+'and hour: of jobs completed (null if the queue keeps none, estimated above some 60 a second) and '
+'of attempts failed.';
+
+create view @extschema@.pgq_jobs with (security_barrier) as
+select j.id, j.token, q.name as queue, l.priority::integer as priority,
+       case when j.token is not null then 'active'
+            when j.wait is not null or j.lease_expires_at = 'infinity' then 'waiting'
+            when j.run_at > pg_catalog.clock_timestamp() then 'scheduled'
+            else 'ready' end as state,
+       j.attempt::integer as attempt, coalesce(j.max_attempts, q.max_attempts) as max_attempts,
+       j.payload, j.headers, j.group_key::text as group_key, j.dedupe_key::text as dedupe_key,
+       j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at) as run_at, j.claimed_at,
+       nullif(j.lease_expires_at, 'infinity') as lease_expires_at, j.last_error,
+       coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
+       j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result
+  from pgq.queue q
+  join pgq.lane l on l.queue_id = q.id
+  join pgq.job j on j.lane = l.id
+ where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id)
+ union all
+select a.id, a.token, a.queue, a.priority::integer, a.state, a.attempt,
+       coalesce(a.max_attempts, q.max_attempts), a.payload, a.headers, a.group_key::text,
+       a.dedupe_key::text, a.worker, a.enqueued_at, coalesce(a.run_at, a.enqueued_at),
+       a.claimed_at, null, a.last_error, false, a.checkpoint, null, a.finished_at, a.result
+  from pgq.archive a left join pgq.queue q on q.name = a.queue
+ where a.expires_at > pg_catalog.clock_timestamp()
+   and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
+comment on view @extschema@.pgq_jobs is
+'The jobs, live and archived, of the queues that the caller may observe, with the columns of '
+'pgq_job, and expires_at, finished_at and result. Ask for an id or a queue: a scan reads all jobs.';
+
+create view @extschema@.pgq_workers as
+select * from pgq._workers();
+comment on view @extschema@.pgq_workers is
+'Who holds leases: per queue, worker and backend (pid) that claimed, how many, how many of them '
+'have expired, when the oldest was claimed, the last heartbeat (or claim), and when the next one '
+'expires. backend_gone: that backend has ended; its jobs come back when their leases expire, '
+'unless the worker lives on with another connection.';

@@ -1,0 +1,153 @@
+/*
+ * Public: pgq_health and pgq_locks, for those who may observe all queues.
+ */
+
+create function pgq._slot_users()
+returns table (slot text, mode text, pid integer)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select distinct t.slot, l.mode, l.pid
+      from (
+               --@ each slot
+               select 'job_{slot}' as slot, 'pgq.job_{slot}'::regclass as relation
+               union all
+               --@ end
+               select null, null where false
+           ) t
+      join pg_locks l on l.relation = t.relation and l.locktype = 'relation'
+     where l.database = (select d.oid from pg_database d where d.datname = current_database());
+end
+$$;
+comment on function pgq._slot_users() is 'who has locks on the slots';
+
+create function pgq._xmin_holders(p_now timestamptz)
+returns table (holder text, age interval, pid integer, query text)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select format('by a session, %s transactions', age(coalesce(a.backend_xmin, a.backend_xid))),
+           p_now - a.xact_start, a.pid, a.query
+      from pg_stat_activity a
+     where coalesce(a.backend_xmin, a.backend_xid) is not null and a.pid <> pg_backend_pid()
+     union all
+    select format('by the prepared transaction "%s"', p.gid), p_now - p.prepared, null, null
+      from pg_prepared_xacts p
+     union all
+    select format('by the replication slot "%s", %s transactions', s.slot_name,
+                  age(coalesce(s.xmin, s.catalog_xmin))), null, s.active_pid, null
+      from pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null;
+end
+$$;
+comment on function pgq._xmin_holders(timestamptz) is
+'who keeps dead versions from being removed, and for how long already';
+
+create function pgq._health()
+returns table (
+    subject text, status text, detail text, age interval, pid integer, query text
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_tick constant bigint := coalesce(pg_sequence_last_value('pgq.last_tick'), 0);
+begin
+    if not pgq._may_observe(null) then
+        return;
+    end if;
+    return query
+    select 'maintenance', 'ok', 'since the last tick',
+           v_now - (timestamptz 'epoch' + v_tick * interval '1 millisecond'), null::integer, null
+     union all
+    select 'rotation', case when cardinality(r.live) + cardinality(r.closing) > 3
+                            then 'warning' else 'ok' end,
+           format('ring %s, closing %s, parked %s, closing %s', r.live, r.closing, r.parked,
+                  r.parked_closing),
+           v_now - r.switched_at, null, null
+      from (select o.* from pgq.ring o order by o.gen desc limit 1) r
+     union all
+    select 'slot in use', case when a.xact_start < v_now - interval '1 minute'
+                               then 'warning' else 'ok' end,
+           format('%s: %s', u.slot, case when u.mode like 'RowExclusive%%' then 'written to'
+                                         else 'read, ' || u.mode end),
+           v_now - a.xact_start, u.pid, a.query
+      from pgq._slot_users() u join pg_stat_activity a on a.pid = u.pid
+     where u.pid <> pg_backend_pid()
+     union all
+    select 'xmin held', case when x.age > interval '5 minutes' then 'warning' else 'ok' end,
+           x.holder, x.age, x.pid, x.query
+      from pgq._xmin_holders(v_now) x
+     union all
+    select 'archive', 'ok', format('%s partitions, %s', count(*), pg_size_pretty(sum(z.size))),
+           null, null, null
+      from (select pgq._size_of(i.inhrelid::regclass) as size
+              from pg_inherits i where i.inhparent = 'pgq.archive'::regclass) z
+     where z.size > 0
+     union all
+    select 'slot', 'ok', format('%s: %s, %s live and %s dead rows', t.relname,
+                                coalesce(pg_size_pretty(pgq._size_of(t.relid::regclass)), 'locked'),
+                                t.n_live_tup, t.n_dead_tup), null, null, null
+      from pg_stat_user_tables t
+     where t.schemaname = 'pgq' and t.relname ~ '^job_[0-9]$';
+end
+$$;
+comment on function pgq._health() is 'for the view pgq_health';
+
+create function pgq._locks()
+returns table (
+    waiting_pid integer, waiting_for interval, waiting_query text, lock_type text, mode text,
+    relation text, blocking_pid integer, blocking_state text, blocking_since interval,
+    blocking_query text
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+begin
+    if not pgq._may_observe(null) then
+        return;
+    end if;
+    return query
+    select w.pid, v_now - l.waitstart, w.query, l.locktype, l.mode, r.relation::regclass::text,
+           b.pid, b.state, v_now - b.xact_start, b.query
+      from pg_stat_activity w
+      join pg_locks l on l.pid = w.pid and not l.granted
+      join lateral (
+               -- Who waits for a row has the row's page locked, or waits for its table.
+               select o.relation
+                 from pg_locks o join pg_class c on c.oid = o.relation
+                where o.pid = w.pid and c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
+                order by not o.granted desc, o.locktype = 'tuple' desc, c.relname
+                limit 1
+           ) r on true,
+           unnest(pg_blocking_pids(w.pid)) p
+      left join pg_stat_activity b on b.pid = p
+     where w.datname = current_database();
+end
+$$;
+comment on function pgq._locks() is 'for the view pgq_locks';
+
+create view @extschema@.pgq_health as
+select * from pgq._health();
+comment on view @extschema@.pgq_health is
+'What keeps the queue healthy, and what is in its way: maintenance; rotation; sessions that use a '
+'slot (it cannot be emptied meanwhile); who holds the xmin horizon, by session, prepared '
+'transaction or replication slot; the archive; the slots. status: ok or warning. Empty for who may '
+'not observe all queues; queries of others are shown as far as the owner of the extension may see '
+'them.';
+
+create view @extschema@.pgq_locks as
+select * from pgq._locks();
+comment on view @extschema@.pgq_locks is
+'Sessions that wait for a lock while they use pgq, and each session that they wait for. Empty for '
+'who may not observe all queues.';

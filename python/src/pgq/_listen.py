@@ -1,0 +1,147 @@
+"""Wakes the idle claim loops of a worker, as `pgq_wait` and notifications tell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from pgq._errors import Error, NotInstalled, NotPermitted
+from pgq._heartbeat import Connect
+from pgq._queue import Queue
+
+_CONNECT_SECONDS: Final = 10.0
+_CALL_SECONDS: Final = 10.0  # else the server is taken to be gone
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LAST_PAUSE_SECONDS: Final = 30.0
+
+log = logging.getLogger("pgq")
+T = TypeVar("T")
+
+
+class Listener:
+    """One connection that listens for the queues of which a claim loop has nothing to do.
+
+    Args:
+        connect: opens the connection.
+        queue: any queue; its pool is not used.
+        poll_seconds: how long a claim loop sleeps while there is no connection.
+    """
+
+    def __init__(self, connect: Connect, queue: Queue, poll_seconds: float) -> None:
+        self._connect = connect
+        self._queue = queue
+        self._poll_seconds = poll_seconds
+        self._woken: dict[str, asyncio.Event] = {}
+        self._idle: set[str] = set()
+        self._channels: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self._listening = False
+        self._listened = False
+        self._stopping = False
+
+    def add(self, name: str) -> None:
+        """Listen for a queue, too; before `run`."""
+        self._woken[name] = asyncio.Event()
+
+    async def idle(self, name: str, jitter: float) -> None:
+        """Sleep until there may be a job in the queue.
+
+        Args:
+            name: the queue.
+            jitter: by what the time is multiplied that it sleeps while nobody listens.
+        """
+        woken = self._woken[name]
+        woken.clear()
+        self._idle.add(name)
+        self._changed.set()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(
+                woken.wait(), None if self._listening else self._poll_seconds * jitter
+            )
+        self._idle.discard(name)
+
+    def wake(self, names: Sequence[str] | None = None) -> None:
+        """Let the claim loops of these queues, by default of all, look for jobs."""
+        for name in list(self._woken) if names is None else names:
+            self._idle.discard(name)
+            self._woken[name].set()
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Have `run` return; a cancellation alone may be lost in `asyncio.wait_for`."""
+        self._stopping = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Listen until `stop`; what fails is tried again."""
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._stopping:
+            self._listened = False
+            try:
+                await self._listen()
+            except (Error, OSError, asyncio.TimeoutError, asyncpg.PostgresError) as exc:
+                if isinstance(exc, (NotPermitted, NotInstalled)):
+                    raise
+                log.warning("cannot listen, polling; trying again in %.1f s: %r", pause, exc)
+            except (asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
+                log.warning("stopped listening, polling; trying again in %.1f s: %r", pause, exc)
+            if self._listened:
+                pause = _FIRST_PAUSE_SECONDS
+            if not self._stopping:
+                await asyncio.sleep(pause)
+            pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+
+    async def _listen(self) -> None:
+        connection = await asyncio.wait_for(self._connect(), _CONNECT_SECONDS)
+        try:
+            connection.add_termination_listener(self._terminated)
+            self._channels.clear()
+            await self._subscribe(connection)
+            self._listening = self._listened = True
+            self.wake()
+            while not self._stopping and not connection.is_closed():
+                await self._wait(connection)
+        finally:
+            self._listening = False
+            self.wake()
+            connection.terminate()
+
+    async def _wait(self, connection: asyncpg.Connection[Any]) -> None:
+        self._changed.clear()
+        seconds = None
+        if self._idle:
+            idle = sorted(self._idle)
+            wait = await _soon(self._queue.wait(idle, connection=connection))
+            seconds = wait.total_seconds()
+            if seconds <= 0:
+                self.wake(idle)
+        if not self._idle:
+            await _soon(self._queue.wake(connection=connection))
+            seconds = None
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except asyncio.TimeoutError:
+            await self._subscribe(connection)  # a queue that was made again has another channel
+
+    async def _subscribe(self, connection: asyncpg.Connection[Any]) -> None:
+        for name in self._woken:
+            channel = await _soon(self._queue.channel(name, connection=connection))
+            if self._channels.get(name) != channel:
+                await _soon(connection.add_listener(channel, partial(self._notified, name)))
+                self._channels[name] = channel
+
+    def _notified(self, name: str, *_: object) -> None:
+        self.wake([name])
+
+    def _terminated(self, _: object) -> None:
+        self._changed.set()
+
+
+async def _soon(call: Awaitable[T]) -> T:
+    return await asyncio.wait_for(call, _CALL_SECONDS)

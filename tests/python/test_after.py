@@ -1,0 +1,469 @@
+"""Follow-up work under concurrency: released once, never lost, whoever commits when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+from pgserver import Server
+
+from .conftest import INSTALL, TEMPLATE
+from .sessions import (
+    Connection,
+    Dsn,
+    complete,
+    dequeue,
+    enqueue,
+    maintain,
+    sessions,
+    started,
+    turning,
+    until,
+    waiting,
+    within,
+)
+
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
+AFTER = "select pgq_enqueue('0', priority => 5, after => $1, after_on_dead => $2)"
+# How a session ends a job that it holds.
+HOWS = {
+    "one": "select pgq_complete($1, token) from pgq.job where id = $1",
+    "array": "select pgq_complete(array[$1::bigint], array[token]) from pgq.job where id = $1",
+    "fail": "select pgq_fail($1, token, retryable => false) from pgq.job where id = $1",
+    "cancel": "select pgq_cancel($1, force => true)",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A private server that can prepare transactions, and has the template database."""
+    version = os.environ.get("PGQ_TEST_VERSION")
+    settings = {"fsync": "off", "max_prepared_transactions": "10"}
+    with Server(int(version) if version else None, settings) as server:
+        server.psql(f"create database {TEMPLATE}")
+        server.psql(INSTALL, database=TEMPLATE)
+        yield server
+
+
+async def put(connection: Connection, after: list[int], on_dead: str = "die") -> int:
+    """Enqueue a job that runs after others, and before all that are ready."""
+    job_id: int = await connection.fetchval(AFTER, after, on_dead)
+    return job_id
+
+
+async def end(connection: Connection, job_id: int, how: str = "one") -> None:
+    """End a job that is active."""
+    assert await connection.fetchval(HOWS[how], job_id)
+
+
+async def claimed(connection: Connection, batch: int = 100) -> list[int]:
+    """Claim what there is, and return the ids."""
+    return [job_id for job_id, _ in await dequeue(connection, batch)]
+
+
+async def state(connection: Connection, job_id: int) -> str | None:
+    """Return the state of a job; null if nothing is known of it."""
+    answer: str | None = await connection.fetchval(
+        "select state from pgq_jobs where id = $1", job_id
+    )
+    return answer
+
+
+async def keep_completed(connection: Connection, keep: str) -> None:
+    """Set how long completed jobs are kept; those that are not are completed on a shorter way."""
+    call = "select pgq_configure_queue('default', keep_completed => $1::text::interval)"
+    await connection.execute(call, keep)
+
+
+async def settled(connection: Connection) -> None:
+    """Run maintenance until no waiting job is left to the next tick."""
+
+    async def done() -> bool:
+        await maintain(connection)
+        return not await connection.fetchval("select count(*) from pgq.waiter_hint")
+
+    await until(done)
+
+
+async def assert_no_traces(connection: Connection) -> None:
+    """Neither dependencies nor hints are left, nor jobs."""
+    for table in ("dependency", "waiter_hint", "job"):
+        assert await connection.fetchval(f"select count(*) from pgq.{table}") == 0, table
+
+
+@pytest.mark.parametrize("how", ["one", "array", "pop"])
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+async def test_the_last_of_two_open_transactions_releases_the_waiter_once(
+    a: Connection, b: Connection, c: Connection, how: str, isolation: str
+) -> None:
+    async def finish(session: Connection, job_id: int) -> None:
+        if how == "pop":
+            assert await session.fetchval("select id from pgq_pop()") == job_id
+        else:
+            await end(session, job_id, how)
+
+    await keep_completed(c, "0")
+    for first, *endings in [
+        (which, one, two)
+        for which in ((0, 1) if isolation == "read committed" else (0,))
+        for one in ("commit", "rollback", "prepare")
+        for two in ("commit", "rollback", "prepare")
+    ]:
+        ids = await enqueue(c, 2)
+        waiter = await put(c, ids)
+        if how != "pop":
+            assert await claimed(c) == ids
+        open_ones = [(a, ids[0]), (b, ids[1])]
+        for session, job_id in open_ones:
+            await session.execute(f"begin isolation level {isolation}")
+            await finish(session, job_id)
+        assert await claimed(c) == []
+        left: list[str] = []
+        for (session, job_id), ending in zip(
+            [open_ones[first], open_ones[1 - first]], endings, strict=True
+        ):
+            command = f"prepare transaction 'of job {job_id}'" if ending == "prepare" else ending
+            try:
+                await within(session.execute(command))
+            except asyncpg.SerializationError:
+                assert isolation == "serializable"
+                command = "rollback"
+                await session.execute(command)
+            if command == "rollback":
+                await settled(c)
+                assert await state(c, waiter) == "waiting"
+                await within(finish(session, job_id))
+            elif ending == "prepare":
+                left.append(f"commit prepared 'of job {job_id}'")
+        for commit in left:
+            await settled(c)
+            assert await state(c, waiter) == "waiting"
+            await c.execute(commit)
+        await settled(c)
+        assert await claimed(a) == [waiter]
+        await end(a, waiter)
+        await assert_no_traces(c)
+
+
+@pytest.mark.parametrize("how", ["one", "array"])
+async def test_two_commits_at_one_moment_release_the_waiter_once(
+    a: Connection, b: Connection, c: Connection, how: str
+) -> None:
+    ids = await enqueue(c, 2)
+    waiter = await put(c, ids)
+    assert await claimed(c) == ids
+    for session, job_id in ((a, ids[0]), (b, ids[1])):
+        await session.execute("begin")
+        await end(session, job_id, how)
+    # Who commits has looked whether it is the last one when it writes to the parked slots.
+    await within(c.execute("begin; lock table pgq.job_5 in share mode"))
+    async with started(a.execute("commit")) as first, started(b.execute("commit")) as second:
+        await waiting(c, a, first)
+        await waiting(c, b, second)
+        await c.execute("commit")
+        await within(asyncio.gather(first, second))
+    assert await claimed(a) == [waiter]
+    await end(a, waiter)
+    await assert_no_traces(c)
+
+
+# What becomes of the one that waits.
+OUTCOMES = [
+    ("one", "die", "ready"),
+    ("array", "wait", "ready"),
+    ("fail", "die", "dead"),
+    ("fail", "wait", "waiting"),
+    ("cancel", "die", "dead"),
+    ("cancel", "wait", "waiting"),
+]
+ENDINGS = [(*outcome, ending) for outcome in OUTCOMES for ending in ("commit", "rollback")]
+
+
+@pytest.mark.parametrize("keep", ["0", "1 day"])
+async def test_what_ends_while_a_job_is_added_to_wait_for_it(
+    a: Connection, b: Connection, c: Connection, keep: str
+) -> None:
+    await keep_completed(c, keep)
+    for how, on_dead, outcome, ending in ENDINGS:
+        ids = await enqueue(c, 1)
+        assert await claimed(c) == ids
+        await a.execute("begin")
+        waiter = await put(a, ids, on_dead)
+        async with started(end(b, ids[0], how)) as call:
+            await waiting(c, b, call)
+            await a.execute(ending)
+            await within(call)
+        assert await state(c, waiter) == (outcome if ending == "commit" else None)
+        await c.execute("select pgq_cancel($1)", waiter)
+        await assert_no_traces(c)
+
+
+@pytest.mark.parametrize("keep", ["0", "1 day"])
+async def test_a_job_is_added_to_wait_for_one_that_is_about_to_end(
+    a: Connection, b: Connection, c: Connection, keep: str
+) -> None:
+    await keep_completed(c, keep)
+    for how, on_dead, outcome, ending in ENDINGS:
+        ids = await enqueue(c, 1)
+        assert await claimed(c) == ids
+        await a.execute("begin")
+        await end(a, ids[0], how)
+        async with started(put(b, ids, on_dead)) as call:
+            await waiting(c, b, call)
+            await a.execute(ending)
+            waiter = await within(call)
+        if ending == "rollback":
+            assert await state(c, waiter) == "waiting"
+            await end(c, ids[0], how)
+        assert await state(c, waiter) == outcome
+        await c.execute("select pgq_cancel($1)", waiter)
+        await assert_no_traces(c)
+
+
+async def test_a_job_is_added_to_wait_for_one_that_is_about_to_be_claimed(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    for ending in ("commit", "rollback"):
+        ids = await enqueue(c, 1)
+        await a.execute("begin")
+        assert await claimed(a) == ids
+        async with started(put(b, ids)) as call:
+            await waiting(c, b, call)
+            await a.execute(ending)
+            waiter = await within(call)
+        if ending == "rollback":
+            assert await claimed(a) == ids
+        assert await state(c, waiter) == "waiting"
+        await end(a, ids[0])
+        assert await claimed(a) == [waiter]
+        await end(a, waiter)
+        await assert_no_traces(c)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("first", ["the retry", "the waiter"])
+async def test_a_job_is_added_to_wait_for_one_that_is_being_retried(
+    a: Connection, b: Connection, c: Connection, isolation: str, first: str
+) -> None:
+    ids = await enqueue(c, 1)
+    assert await claimed(c) == ids
+    await end(c, ids[0], "fail")
+    retry, add = a.fetchval("select pgq_retry($1)", ids[0]), put(b, ids, "wait")
+    if first == "the retry":
+        await a.execute(f"begin isolation level {isolation}")
+        assert await retry
+        async with started(add) as adding:
+            await waiting(c, b, adding)
+            await a.execute("commit")
+            waiter = await within(adding)
+    else:
+        await a.execute(f"begin isolation level {isolation}; select 1 from pgq_jobs")
+        await b.execute("begin")
+        waiter = await add
+        async with started(retry) as retrying:
+            await waiting(c, a, retrying)
+            await b.execute("commit")
+            assert await within(retrying)
+        await a.execute("commit")
+    assert await claimed(c) == ids
+    assert await state(c, waiter) == "waiting"
+    await end(c, ids[0])
+    assert await claimed(c) == [waiter]
+    await end(c, waiter)
+    await assert_no_traces(c)
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_an_old_snapshot_does_not_hide_who_waits(
+    a: Connection, b: Connection, c: Connection, isolation: str
+) -> None:
+    for how, on_dead, outcome in OUTCOMES:
+        ids = await enqueue(c, 1)
+        assert await claimed(c) == ids
+        waiters = [await put(c, ids, on_dead)]
+        await a.execute(f"begin isolation level {isolation}; select 1 from pgq_jobs")
+        waiters.append(await put(b, ids, on_dead))
+        await end(a, ids[0], how)
+        await a.execute("commit")
+        await settled(c)
+        assert [await state(c, waiter) for waiter in waiters] == [outcome] * 2
+        await c.execute("select pgq_cancel(w) from unnest($1::bigint[]) w", waiters)
+        await assert_no_traces(c)
+
+
+async def test_what_is_undone_leaves_the_waiter_as_it_was(
+    dsn: Dsn, a: Connection, b: Connection, c: Connection
+) -> None:
+    ids = await enqueue(c, 2)
+    waiter = await put(c, ids)
+    assert await claimed(c) == ids
+    await a.execute("begin")
+    await a.execute("savepoint s")
+    await end(a, ids[0])
+    await a.execute("rollback to s")
+    await end(a, ids[1])
+    await a.execute("commit")
+    assert await state(c, waiter) == "waiting"
+    async with sessions(dsn, 1) as (killed,):
+        await killed.execute("begin")
+        await end(killed, ids[0])
+        await c.execute("select pg_terminate_backend($1, 5000)", killed.get_server_pid())
+    await settled(c)
+    assert await state(c, waiter) == "waiting"
+    await end(b, ids[0], "array")
+    assert await claimed(c) == [waiter]
+    await end(b, waiter)
+    await assert_no_traces(c)
+
+
+async def test_who_has_the_waiter_locked_is_not_waited_for(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    lock = "select from pgq.job where id = $1 for update"
+    for how, outcome in (("one", "ready"), ("fail", "dead")):
+        ids = await enqueue(c, 1)
+        waiter = await put(c, ids)
+        assert await claimed(c) == ids
+        await a.execute("begin")
+        await a.execute(lock, waiter)
+        await within(end(b, ids[0], how))
+        await within(maintain(b, 2))
+        assert await state(c, waiter) == "waiting"
+        await a.execute("commit")
+        await settled(b)
+        assert await state(c, waiter) == outcome
+        await c.execute("select pgq_cancel($1)", waiter)
+        await assert_no_traces(c)
+
+
+async def test_a_waiter_is_cancelled_while_the_job_before_it_completes(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    for ending in ("commit", "rollback"):
+        ids = await enqueue(c, 1)
+        waiter = await put(c, ids)
+        assert await claimed(c) == ids
+        await a.execute("begin")
+        await a.execute("select pgq_cancel($1)", waiter)
+        await within(end(b, ids[0]))
+        await within(maintain(b, 2))
+        await a.execute(ending)
+        await settled(c)
+        assert await claimed(c) == ([] if ending == "commit" else [waiter])
+        if ending == "rollback":
+            await end(c, waiter)
+        await assert_no_traces(c)
+
+
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+async def test_a_death_does_not_wait_for_whoever_completes_another_one(
+    a: Connection, b: Connection, c: Connection, how: str
+) -> None:
+    for ending in ("commit", "rollback"):
+        ids = await enqueue(c, 2)
+        waiter = await put(c, ids)
+        assert await claimed(c) == ids
+        await a.execute("begin")
+        await end(a, ids[0])
+        await within(end(b, ids[1], how))
+        assert await state(c, waiter) == "dead"
+        await a.execute(ending)
+        if ending == "rollback":
+            await end(a, ids[0])
+        await settled(c)
+        await assert_no_traces(c)
+
+
+async def test_a_death_runs_down_a_chain_and_a_tree(a: Connection) -> None:
+    (root,) = await enqueue(a, 1)
+    chain = [root]
+    for _ in range(30):
+        chain.append(await put(a, chain[-1:]))
+    leaves = [await put(a, chain[3:4]) for _ in range(20)]
+    spared = await put(a, chain[-1:], "wait")
+    assert await claimed(a) == [root]
+    await end(a, root, "fail")
+    await settled(a)
+    rows = await a.fetch("select id, last_error from pgq_jobs where state = 'dead' order by id")
+    assert [row["id"] for row in rows] == sorted(chain + leaves)
+    assert {row["last_error"] for row in rows[1:]} == {"a job that it was to run after is dead"}
+    assert await state(a, spared) == "waiting"
+    await a.execute("select pgq_cancel($1)", spared)
+    await assert_no_traces(a)
+
+
+async def test_many_before_one_and_one_before_many(a: Connection) -> None:
+    await keep_completed(a, "0")
+    number = 10000
+    ids = await enqueue(a, number)
+    waiter = await put(a, ids)
+    receipts = await dequeue(a, number)
+    for receipt in receipts[:1000]:
+        await a.execute("select pgq_complete($1::bigint, $2::bigint)", *receipt)
+    await complete(a, receipts[1000:-1])
+    assert await claimed(a) == []
+    await complete(a, receipts[-1:])
+    call = "select pgq_enqueue_many(array_fill(jsonb '0', array[$1::int]), after => $2::bigint[])"
+    many = [row[0] for row in await a.fetch(call, number, [waiter])]
+    assert await claimed(a) == [waiter]
+    await end(a, waiter)
+    receipts = await dequeue(a, 2 * number)
+    assert [job_id for job_id, _ in receipts] == many
+    await complete(a, receipts)
+    await assert_no_traces(a)
+
+
+async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
+    dsn: Dsn, a: Connection
+) -> None:
+    needs: dict[int, set[int]] = {}
+    done: list[int] = []
+    ended = asyncio.Event()
+
+    async def produce(producer: Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(80):
+            after = chance.sample(sorted(needs), min(len(needs), chance.choice([0, 1, 2, 5])))
+            call = "select pgq_enqueue('0', after => $1, after_on_dead => 'wait')"
+            needs[await producer.fetchval(call, after)] = set(after)
+
+    async def consume(consumer: Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        while not (ended.is_set() and len(done) == len(needs)):
+            receipts = await dequeue(consumer, chance.choice([1, 5]))
+            for job_id, token in receipts:
+                # A consumer may be faster than the producer's answer.
+                assert needs.get(job_id, set()) <= set(done)
+                fate = chance.random()
+                if fate < 0.2:
+                    await consumer.execute("select pgq_release($1, $2)", job_id, token)
+                elif fate < 0.4:
+                    call = "select pgq_fail($1, $2, retryable => false)"
+                    assert await consumer.fetchval(call, job_id, token) == "dead"
+                    assert await consumer.fetchval("select pgq_retry($1)", job_id)
+                else:
+                    done.append(job_id)
+                    assert await complete(consumer, [(job_id, token)]) == [job_id]
+            if not receipts:
+                await asyncio.sleep(0.002)
+
+    async with sessions(dsn, 10) as them:
+        with turning(dsn):
+            consumers = [asyncio.create_task(consume(c, n)) for n, c in enumerate(them[:5])]
+            await asyncio.gather(*(produce(p, n) for n, p in enumerate(them[5:])))
+            ended.set()
+            await within(asyncio.gather(*consumers), 60)
+    assert sorted(done) == sorted(needs)
+    rows = await a.fetch("select id, claimed_at, finished_at from pgq_jobs")
+    times = {row["id"]: row for row in rows}
+    for job_id, others in needs.items():
+        for other in others:
+            # A claim has the time at which its call began, and may pass that by 4 ms: see _due.
+            early = times[other]["finished_at"] - times[job_id]["claimed_at"]
+            assert early <= timedelta(microseconds=4095)
+    await assert_no_traces(a)

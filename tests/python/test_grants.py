@@ -1,0 +1,409 @@
+"""Privileges of real logins: what they can do with a queue, and that they get no further."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pgq
+import pytest
+import pytest_asyncio
+from pgserver import Server
+
+from .sessions import Connection, Dsn, files, maintain, sessions, started, until, waiting, within
+
+SESSIONS: dict[str, dict[str, str]] = {"a": {"pgq__slot_size": "8192"}, "b": {}, "c": {}}
+# The database's name makes those of the roles unique on the server.
+ROLES = ("ann", "bob", "keeper")
+JOBS_OF_B = """
+    select array_agg(row(j.id, j.token, j.lease_expires_at, j.attempt, j.wait)::text order by j.id)
+      from pgq.job j
+      join pgq.lane l on l.id = j.lane join pgq.queue q on q.id = l.queue_id where q.name = 'b'
+"""
+
+
+@pytest.fixture
+def logins(server: Server, dsn: Dsn) -> Iterator[dict[str, Dsn]]:
+    """Roles that own nothing, by their connection arguments."""
+    names = {role: f"{role}_{dsn['database']}" for role in ROLES}
+    for name in names.values():
+        server.psql(f"create role {name} login password 'secret'")
+    yield {role: {**dsn, "user": name, "password": "secret"} for role, name in names.items()}
+    for name in names.values():
+        server.psql(f"drop owned by {name}", database=dsn["database"])
+        server.psql(f"drop role {name}")
+
+
+@pytest_asyncio.fixture
+async def ann(a: Connection, logins: dict[str, Dsn]) -> AsyncIterator[Connection]:
+    """A session of a role that may do everything with queue a; there also is a queue b."""
+    await a.execute("select pgq_create_queue('a'), pgq_create_queue('b')")
+    await grant(a, "a", logins["ann"]["user"], "enqueue", "consume", "observe", "manage")
+    async with sessions(logins["ann"], 1, pgq__slot_size="8192") as (session,):
+        yield session
+
+
+async def grant(connection: Connection, queue: str, role: str, *privileges: str) -> None:
+    """Grant privileges on a queue."""
+    await connection.execute("select pgq_grant($1, $2, $3)", queue, role, privileges)
+
+
+async def code(connection: Connection, call: str, *arguments: Any) -> str:
+    """Return the SQLSTATE with which a call fails, or ok."""
+    try:
+        await connection.fetch(f"select {call}", *arguments)
+    except asyncpg.PostgresError as error:
+        return str(error.sqlstate)
+    return "ok"
+
+
+async def test_roles_that_own_nothing_produce_and_consume(
+    a: Connection, logins: dict[str, Dsn]
+) -> None:
+    await grant(a, "default", logins["ann"]["user"], "enqueue")
+    await grant(a, "default", logins["bob"]["user"], "consume")
+    async with sessions(logins["ann"], 1) as (producer,), sessions(logins["bob"], 1) as (worker,):
+        for payload in range(5):
+            await producer.fetchval("select pgq_enqueue(to_jsonb($1::integer))", payload)
+        jobs = await worker.fetch("select id, token from pgq_dequeue(5, '1 minute')")
+        receipts = [(row["id"], row["token"]) for row in jobs]
+        assert len(receipts) == 5
+        assert (
+            await worker.fetchval("select pgq_heartbeat($1::bigint, $2::bigint)", *receipts[0])
+            is not None
+        )
+        assert (
+            await worker.fetchval("select pgq_complete($1::bigint, $2::bigint)", *receipts[0])
+            is True
+        )
+        assert (
+            await worker.fetchval("select pgq_release($1::bigint, $2::bigint)", *receipts[1])
+            is True
+        )
+        assert (
+            await worker.fetchval("select pgq_fail($1::bigint, $2::bigint)", *receipts[2])
+            == "scheduled"
+        )
+        done = await worker.fetch(
+            "select pgq_complete($1::bigint[], $2::bigint[])",
+            [receipts[3][0], receipts[4][0]],
+            [receipts[3][1], receipts[4][1]],
+        )
+        assert len(done) == 2
+        assert await code(producer, "pgq_pop()") == "42501"
+        assert await code(worker, "pgq_enqueue('1')") == "42501"
+        assert await code(worker, "count(*) from pgq_jobs") == "42501"
+
+
+async def test_a_worker_needs_no_more_than_consume(
+    pool: asyncpg.Pool[Any], logins: dict[str, Dsn]
+) -> None:
+    owner = pgq.Queue(pool)
+    await owner.grant(logins["ann"]["user"], ["consume"])
+    await owner.grant(logins["bob"]["user"], ["enqueue"])
+    done: asyncio.Queue[int] = asyncio.Queue()
+    async with (
+        asyncpg.create_pool(**logins["ann"], min_size=0) as consuming,
+        asyncpg.create_pool(**logins["bob"], min_size=0) as producing,
+    ):
+        worker = pgq.Worker(consuming)
+
+        @worker.handler("default")
+        async def handle(job: pgq.Job) -> None:
+            if job.payload == 0 and job.attempt == 1:
+                raise ValueError("once more")
+            await done.put(job.payload)
+
+        await owner.configure(backoff_base=timedelta(0))
+        run = asyncio.create_task(worker.run())
+        for payload in range(3):
+            await pgq.Queue(producing).enqueue(payload)
+        assert {await within(done.get()) for _ in range(3)} == {0, 1, 2}
+        worker.stop()
+        await within(run)
+        with pytest.raises(pgq.NotPermitted):
+            await pgq.Queue(producing).pop()
+        with pytest.raises(pgq.NotPermitted):
+            await pgq.Queue(consuming, "hidden").pop()
+        await owner.revoke(logins["bob"]["user"])
+        with pytest.raises(pgq.NotPermitted):
+            await pgq.Queue(producing).enqueue(3)
+
+
+async def test_maintenance_runs_in_the_calls_of_roles_that_own_nothing(
+    a: Connection, ann: Connection
+) -> None:
+    before = await files(a)
+    for _ in range(10):
+        await ann.execute(
+            "select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, 200) n), 'a')"
+        )
+        await ann.execute("select pgq_pop(200, 'a')")
+        await a.execute("select setval('pgq.next_tick', 1)")
+        if await files(a) != before:
+            return
+    raise AssertionError("no slot was emptied")
+
+
+async def test_a_worker_sleeps_and_is_woken(a: Connection, ann: Connection) -> None:
+    woken = asyncio.Event()
+    channel = await ann.fetchval("select pgq_channel('a')")
+
+    def wake(*_: object) -> None:
+        woken.set()
+
+    await ann.add_listener(channel, wake)
+    await until(lambda: sleeps(ann))
+    await a.execute("select pgq_enqueue('1', 'a')")
+    await within(woken.wait())
+    await ann.execute("select pgq_wake()")
+    assert await ann.fetchval("select count(*) from pgq_pop(9, 'a')") == 1
+
+
+async def sleeps(connection: Connection) -> bool:
+    """Ask whether the session may sleep for long."""
+    seconds: float = await connection.fetchval(
+        "select extract(epoch from pgq_wait('{a}', '30 seconds'))::float8"
+    )
+    return seconds > 5
+
+
+@pytest.mark.parametrize("setting", ["groups", "waiters"])
+async def test_a_forged_note_does_nothing_to_jobs_of_another_queue(
+    a: Connection, ann: Connection, setting: str
+) -> None:
+    first = await a.fetchval("select pgq_enqueue('1', 'b')")
+    await a.execute("select pgq_enqueue('2', 'b')")
+    await a.execute("select pgq_enqueue('3', 'b', group_key => 'g')")
+    await a.execute("select pgq_enqueue('4', 'b', group_key => 'g')")
+    await a.execute("select pgq_enqueue('5', 'b', after => array[$1::bigint])", first)
+    await a.execute("select pgq_dequeue(2, '1 hour', 'b')")
+    before = await a.fetchval(JOBS_OF_B)
+    for sign in ("", "-"):
+        for job_id, slot, lane in await a.fetch("select id, slot, lane from pgq.job"):
+            note = f"77|{job_id}|{slot}|{lane}" if setting == "groups" else f"{sign}{job_id},{lane}"
+            async with ann.transaction():
+                await ann.execute("select pgq_enqueue('1', 'a', group_key => 'x')")
+                await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", note)
+    await maintain(a, 2)
+    assert await a.fetchval(JOBS_OF_B) == before
+
+
+async def test_a_job_after_a_hidden_one_does_not_wait_for_whoever_has_it_locked(
+    a: Connection, ann: Connection
+) -> None:
+    hidden = await a.fetchval("select pgq_enqueue('1', 'b')")
+    await a.execute("begin")
+    assert await a.fetchval("select pgq_cancel($1)", hidden) is True
+    job = await within(
+        ann.fetchval("select pgq_enqueue('2', 'a', after => array[$1::bigint])", hidden)
+    )
+    assert await ann.fetchval("select state from pgq_jobs where id = $1", job) == "ready"
+    await a.execute("commit")
+
+
+async def test_an_old_snapshot_does_not_tell_hidden_jobs_from_unknown_ones(
+    a: Connection, ann: Connection
+) -> None:
+    hidden = await a.fetchval("select pgq_enqueue('1', 'b', run_at => now() + interval '1 hour')")
+    await a.execute("select pgq_enqueue_many(array_fill('1'::jsonb, array[200]), 'a')")
+    await a.execute("select pgq_pop(200, 'a')")
+    for call in ("pgq_claim($1)", "pgq_cancel($1)"):
+        await ann.execute("begin isolation level repeatable read")
+        await ann.execute("select count(*) from pg_class")
+        before = await files(a)
+        while await files(a) == before:
+            await a.execute("select pgq_enqueue_many(array_fill('1'::jsonb, array[200]), 'a')")
+            await a.execute("select pgq_pop(200, 'a')")
+            await maintain(a)
+        await ann.execute("savepoint start")
+        answers: list[str] = []
+        for job_id in (hidden, hidden + 1_000_000):
+            answers.append(await code(ann, call, job_id))
+            await ann.execute("rollback to start")
+        assert answers == ["40001", "40001"]
+        await ann.execute("rollback")
+
+
+async def test_a_schedule_is_not_replaced_by_whoever_waits_for_its_name(
+    a: Connection, b: Connection, ann: Connection
+) -> None:
+    await a.execute("begin")
+    await a.execute("select pgq_schedule('mine', '@hourly', queue => 'b')")
+    call = code(ann, "pgq_schedule('mine', '@daily', queue => 'a')")
+    async with started(call) as task:
+        await waiting(b, ann, task)
+        await a.execute("commit")
+        assert await within(task) == "42501"
+    assert await a.fetchval("select cron from pgq.schedule") == "@hourly"
+
+
+async def test_sixteen_sessions_grant_and_revoke_at_once(
+    a: Connection, dsn: Dsn, logins: dict[str, Dsn]
+) -> None:
+    role = logins["ann"]["user"]
+    await a.execute("select pgq_create_queue('q' || n) from generate_series(1, 16) n")
+
+    async def work(session: Connection, number: int) -> None:
+        for _ in range(2):
+            await grant(session, f"q{number}", role, "enqueue")
+            await session.execute("select pgq_revoke($1, $2)", f"q{number}", role)
+        if number % 2:
+            await grant(session, f"q{number}", role, "enqueue")
+
+    async with sessions(dsn, 16) as granters:
+        await asyncio.gather(*(work(s, n) for n, s in enumerate(granters, 1)))
+    async with sessions(logins["ann"], 1) as (session,):
+        answers = [await code(session, "pgq_enqueue('1', $1)", f"q{n}") for n in range(1, 17)]
+    assert answers == ["ok", "42501"] * 8
+
+
+async def test_a_revocation_that_waited_for_a_grant_leaves_it(
+    a: Connection, b: Connection, c: Connection, ann: Connection, logins: dict[str, Dsn]
+) -> None:
+    role = logins["ann"]["user"]
+    await a.execute("begin")
+    await grant(a, "b", role, "enqueue")
+    async with started(code(b, "pgq_revoke('a', $1)", role)) as task:
+        await waiting(c, b, task)
+        await a.execute("commit")
+        assert await within(task) == "ok"
+    assert await code(ann, "pgq_enqueue('1', 'b')") == "ok"
+    assert await code(ann, "pgq_enqueue('1', 'a')") == "42501"
+
+
+async def test_a_grant_that_is_rolled_back_gives_nothing(
+    a: Connection, ann: Connection, logins: dict[str, Dsn]
+) -> None:
+    await a.execute("begin")
+    await grant(a, "b", logins["ann"]["user"], "enqueue")
+    assert await within(code(ann, "pgq_enqueue('1', 'b')")) == "42501"
+    await a.execute("rollback")
+    assert await code(ann, "pgq_enqueue('1', 'b')") == "42501"
+
+
+async def test_a_revocation_counts_for_leases_that_are_held(
+    a: Connection, ann: Connection, logins: dict[str, Dsn]
+) -> None:
+    await a.execute("select pgq_enqueue('1', 'a')")
+    job = await ann.fetchrow("select id, token from pgq_dequeue(1, '1 hour', 'a')")
+    assert job is not None
+    await grant(a, "b", logins["ann"]["user"], "consume")
+    await a.execute("select pgq_revoke('a', $1)", logins["ann"]["user"])
+    assert (
+        await ann.fetchval("select pgq_complete($1::bigint, $2::bigint)", job["id"], job["token"])
+        is False
+    )
+    await grant(a, "a", logins["ann"]["user"], "consume")
+    assert (
+        await ann.fetchval("select pgq_complete($1::bigint, $2::bigint)", job["id"], job["token"])
+        is True
+    )
+
+
+async def test_who_holds_no_lock_on_queues_is_not_held_up_by_a_refused_drop(
+    a: Connection, ann: Connection
+) -> None:
+    await a.execute("begin")
+    await a.execute("select pgq_enqueue('1', 'a')")
+    assert await within(code(ann, "pgq_drop_queue('b')")) == "42501"
+    await ann.execute("begin")
+    assert await code(ann, "pgq_drop_queue('a')") == "55P03"
+    await a.execute("commit")
+    await ann.execute("rollback")
+
+
+async def test_a_login_role_acts_as_the_roles_that_it_sets(
+    a: Connection, ann: Connection, logins: dict[str, Dsn]
+) -> None:
+    ann_role, bob, door = (logins[role]["user"] for role in ROLES)
+    await grant(a, "b", bob, "enqueue")
+    await a.execute(f"alter role {door} noinherit; grant {ann_role}, {bob} to {door}")
+    async with sessions(logins["keeper"], 1) as (session,):
+        assert await code(session, "pgq_enqueue('1', 'a')") == "42501"
+        await session.execute(f"set role {ann_role}")
+        assert await code(session, "pgq_enqueue('1', 'a')") == "ok"
+        assert await code(session, "pgq_enqueue('1', 'b')") == "42501"
+        await session.execute(f"set role {bob}")
+        assert await code(session, "pgq_enqueue('1', 'a')") == "42501"
+        assert await code(session, "pgq_enqueue('1', 'b')") == "ok"
+        await session.execute("reset role")
+        assert await code(session, "pgq_enqueue('1', 'b')") == "42501"
+
+
+async def test_the_owner_of_a_database_installs_and_grants(
+    server: Server, dsn: Dsn, logins: dict[str, Dsn]
+) -> None:
+    keeper, worker = logins["keeper"]["user"], logins["ann"]["user"]
+    database = f"of_{keeper}"
+    server.psql(f"create database {database} owner {keeper}")
+    try:
+        async with sessions({**logins["keeper"], "database": database}, 1) as (owner,):
+            await owner.execute("create extension pgq")
+            await owner.execute("select pgq_create_queue('a')")
+            await grant(owner, "a", worker, "enqueue", "consume", "manage")
+            async with sessions({**logins["ann"], "database": database}, 1) as (session,):
+                assert await session.fetchval("select pgq_enqueue('1', 'a')") is not None
+                assert await session.fetchval("select count(*) from pgq_pop(1, 'a')") == 1
+                assert await code(session, "pgq_enqueue('1')") == "42501"
+                assert await code(session, "pgq_revoke('a', $1)", keeper) == "ok"
+            await owner.execute("select pgq_enqueue('1', 'a')")
+            await owner.execute("select pgq_revoke('a', $1)", worker)
+            assert await owner.fetchval("select count(*) from pgq.privilege") == 0
+    finally:
+        server.psql(f"drop database {database} with (force)")
+
+
+@pytest.fixture(scope="module")
+def preparing() -> Iterator[Server]:
+    """A server that can prepare transactions."""
+    version = os.environ.get("PGQ_TEST_VERSION")
+    settings = {"fsync": "off", "max_prepared_transactions": "1"}
+    with Server(int(version) if version else None, settings) as server:
+        server.psql("create extension pgq")
+        yield server
+
+
+async def test_who_has_listened_can_prepare_a_transaction(preparing: Server) -> None:
+    connection = await asyncpg.connect(
+        host=preparing.host,
+        port=preparing.port,
+        user=preparing.user,
+        password=preparing.password,
+        database=preparing.environment()["PGDATABASE"],
+    )
+    try:
+        await connection.execute("listen something")
+        await connection.execute("begin; select pgq_enqueue('1'); prepare transaction 'job'")
+        await connection.execute("commit prepared 'job'")
+        assert await connection.fetchval("select count(*) from pgq_pop(9)") == 1
+        await connection.execute("create table bait (n integer)")
+        await connection.execute("""
+            create function mean(integer) returns integer language plpgsql immutable as $$
+            begin
+                perform public.pgq_enqueue('1');
+                return $1;
+            end
+            $$;
+            create index on bait (mean(n))
+        """)
+        await connection.execute("insert into bait values (1)")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("reindex table bait")
+    finally:
+        await connection.close()
+
+
+async def test_a_queue_is_not_dropped_under_its_producer(a: Connection, b: Connection) -> None:
+    await a.execute("select pgq_create_queue('q')")
+    await a.execute("begin")
+    await a.execute("select pgq_enqueue('1', 'q')")
+    assert await code(b, "pgq_drop_queue('q', true)") == "55P03"
+    await a.execute("commit")
+    assert await code(b, "pgq_drop_queue('q')") == "55006"
+    assert await code(b, "pgq_drop_queue('q', true)") == "ok"
+    assert await b.fetchval("select count(*) from pgq.job") == 0

@@ -1,0 +1,706 @@
+"""Waking sessions that sleep: who is notified and who is not, and that no job waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pgq
+import pytest
+from pgserver import Server
+
+from .sessions import (
+    Connection,
+    Dsn,
+    complete,
+    dequeue,
+    enqueue,
+    maintain,
+    sessions,
+    started,
+    until,
+    within,
+)
+
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
+NEVER = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+PUT = "select pgq_enqueue('1')"
+WAIT = "select pgq_wait($1)"
+REGISTERED = """
+    select count(*) from pg_locks
+     where locktype = 'advisory' and classid = 1885826917 and mode = 'ShareLock' and granted
+       and database = (select oid from pg_database where datname = current_database())
+"""
+
+
+class Ear:
+    """A session that listens on the channel of a queue and counts what it hears."""
+
+    def __init__(self, connection: Connection, channel: str) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.heard: list[str] = []
+
+    async def count(self) -> int:
+        """Return how many notifications have come; what was sent before has arrived."""
+        # Notifications of others reach a session before the answer to its own statement.
+        mark = f"mark {self.connection.get_server_pid()}"
+        await self.connection.execute(f"notify {self.channel}, '{mark}'")
+
+        async def marked() -> bool:
+            return mark in self.heard
+
+        await until(marked)
+        number = self.heard[: self.heard.index(mark)].count("")
+        del self.heard[: self.heard.index(mark) + 1]
+        return number
+
+
+async def listen(connection: Connection, queue: str = "default") -> Ear:
+    """Let a session listen."""
+    ear = Ear(connection, await connection.fetchval("select pgq_channel($1)", queue))
+
+    def hear(_: object, __: int, ___: str, text: object) -> None:
+        ear.heard.append(str(text))
+
+    await connection.add_listener(ear.channel, hear)
+    return ear
+
+
+async def sleep(connection: Connection, *queues: str) -> timedelta:
+    """Wait until there is nothing to do for long, and return for how long."""
+
+    async def deep() -> timedelta:
+        pause: timedelta = await connection.fetchval(WAIT, [*(queues or ["default"])])
+        return pause if pause > SECOND else timedelta(0)
+
+    return await until(deep)
+
+
+async def active(connection: Connection, **options: str) -> tuple[int, int]:
+    """Enqueue a job, claim it, and return its receipt."""
+    arguments = "".join(f", {name} => '{value}'" for name, value in options.items())
+    await connection.fetchval(f"select pgq_enqueue('1'{arguments})")
+    (receipt,) = await dequeue(connection)
+    return receipt
+
+
+# Who is notified
+
+
+async def test_nobody_is_notified_while_nobody_waits(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    await a.execute(PUT)
+    await enqueue(a, 10)
+    receipt = (await dequeue(a))[0]
+    await a.execute("select pgq_release($1, $2)", *receipt)
+    assert await ear.count() == 0
+    await sleep_and_wake(b)
+    await a.execute(PUT)
+    assert await ear.count() == 0
+
+
+async def sleep_and_wake(connection: Connection) -> None:
+    """Begin to wait and end it."""
+    await connection.fetchval(WAIT, ["default"])
+    await connection.fetchval(WAIT, ["default"])
+    await connection.execute("select pgq_wake()")
+
+
+async def test_who_waits_is_notified_once_for_each_statement(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    assert await sleep(b) == timedelta(seconds=30)
+    await a.execute(PUT)
+    assert await ear.count() == 1
+    await enqueue(a, 100)
+    assert await ear.count() == 1
+    await a.execute("select pgq_enqueue('1', dedupe_key => 'k')")
+    assert await ear.count() == 1
+    await a.execute("select pgq_enqueue('1', dedupe_key => 'k')")
+    assert await ear.count() == 0
+    await a.execute("begin")
+    await a.execute(PUT)
+    assert await ear.count() == 0
+    await a.execute("rollback")
+    assert await ear.count() == 0
+
+
+async def test_only_those_who_wait_for_that_queue_are_notified(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await a.execute("select pgq_create_queue('it''s a \"queue\"')")
+    ear, other = await listen(b), await listen(c, 'it\'s a "queue"')
+    await sleep(c, 'it\'s a "queue"')
+    await a.execute(PUT)
+    assert (await ear.count(), await other.count()) == (0, 0)
+    await a.execute("select pgq_enqueue('1', 'it''s a \"queue\"')")
+    assert (await ear.count(), await other.count()) == (0, 1)
+
+
+async def test_several_who_wait_are_all_notified(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    first, second = await listen(b), await listen(c)
+    await sleep(b)
+    await sleep(c)
+    await a.execute(PUT)
+    assert (await first.count(), await second.count()) == (1, 1)
+    await b.execute("select pgq_wake()")
+    await a.execute("select * from pgq_pop()")
+    await a.execute(PUT)
+    assert await second.count() == 1
+
+
+async def test_the_first_jobs_of_a_priority_wake(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    for call in ("'1', priority => 7", "'1', priority => 8, dedupe_key => 'k'"):
+        for _ in range(2):
+            await a.execute(f"select pgq_enqueue({call}); delete from pgq.job")
+            assert await ear.count() == 1
+    await a.execute("select pgq_enqueue('1', priority => 9, expires_at => now() + '1 hour')")
+    assert await ear.count() == 1
+
+
+async def test_a_session_does_not_notify_itself_alone(a: Connection) -> None:
+    ear = await listen(a)
+    await sleep(a)
+    await a.execute(PUT)
+    assert await ear.count() == 0
+
+
+async def test_jobs_that_come_back_wake(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    receipts = [await active(a) for _ in range(5)]
+    await sleep(b)
+    await a.execute("select pgq_fail($1, $2, 'no', '0')", *receipts[0])
+    assert await ear.count() == 1, "fail"
+    await a.execute("select pgq_fail($1, $2, 'no', '5 s')", *receipts[1])
+    assert await ear.count() == 1, "fail, to be tried soon: the sleeper must set its alarm"
+    await a.execute("select pgq_fail($1, $2, 'no', '2 hours')", *receipts[2])
+    assert await ear.count() == 0, "fail, to be tried much later"
+    await a.execute("select pgq_release($1, $2)", *receipts[3])
+    assert await ear.count() == 1, "release"
+    await a.execute("select pgq_fail($1, $2, 'no', retryable => false)", *receipts[4])
+    assert await ear.count() == 0, "dead"
+    assert await a.fetchval("select pgq_retry($1)", receipts[4][0])
+    assert await ear.count() == 1, "retry"
+    for receipt in await dequeue(a, 10):
+        await a.execute("select pgq_fail($1, $2, 'no', retryable => false)", *receipt)
+    assert await ear.count() == 0
+    assert await a.fetch("select pgq_retry_dead('default')")
+    assert await ear.count() == 1, "retry_dead"
+
+
+async def test_jobs_that_are_scheduled_wake_only_if_soon(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    put = "select pgq_enqueue('1', run_at => now() + $1::text::interval, dedupe_key => $2)"
+    await a.execute(put, "1 hour", "k")
+    assert await ear.count() == 0
+    await a.execute(put, "20 s", None)
+    assert await ear.count() == 1
+    assert timedelta(seconds=15) < await sleep(b) <= timedelta(seconds=21)
+    await a.execute(
+        "select pgq_enqueue('1', run_at => now() + '10 s', dedupe_key => 'k',"
+        " on_duplicate => 'replace')"
+    )
+    assert await ear.count() == 1, "brought forward"
+    assert await sleep(b) < timedelta(seconds=11)
+
+
+async def test_followers_wake_when_they_become_heads(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    receipt = await active(a, group_key="g")
+    await a.execute("select pgq_enqueue('2', group_key => 'g')")
+    assert await dequeue(a) == []
+    await sleep(b)
+    assert await complete(a, [receipt]) == [receipt[0]]
+    assert await ear.count() == 1
+    (second,) = await dequeue(a)
+    await a.execute("select pgq_enqueue('3', group_key => 'g')")
+    await ear.count()
+    await a.execute("select pgq_fail($1, $2, 'no', retryable => false)", *second)
+    assert await ear.count() == 1
+
+
+async def test_after_jobs_wake_when_they_become_ready(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    receipt = await active(a)
+    await sleep(b)
+    await a.execute("select pgq_enqueue('2', after => array[$1::bigint])", receipt[0])
+    assert await ear.count() == 0
+    assert await complete(a, [receipt]) == [receipt[0]]
+    assert await ear.count() == 1
+    assert len(await dequeue(a)) == 1
+
+
+async def test_settings_that_let_jobs_run_wake(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    await a.execute("select pgq_pause('default')")
+    await a.execute(PUT)
+    await sleep(b)
+    await a.execute("select pgq_pause('default')")
+    assert await ear.count() == 0
+    await a.execute("select pgq_resume('default')")
+    assert await ear.count() == 1
+    await a.execute("select pgq_configure_queue('default', max_active => 5)")
+    assert await ear.count() == 1
+
+
+async def test_schedules_wake_so_that_sleepers_set_their_alarm(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    await a.execute("select pgq_schedule('s', '* * * * *')")
+    assert await ear.count() == 1
+    await a.execute("select pgq_pause_schedule('s')")
+    await ear.count()
+    assert await sleep(b) == timedelta(seconds=30)
+    await a.execute("select pgq_resume_schedule('s')")
+    assert await ear.count() == 1
+    await a.execute("update pgq.schedule set next_at = clock_timestamp() + '5 s'")
+    assert await sleep(b) < timedelta(seconds=6)
+
+
+# Nothing is missed
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+async def test_a_job_that_commits_after_the_look_is_not_missed_for_long(
+    a: Connection, b: Connection, level: str
+) -> None:
+    ear = await listen(b)
+    await a.execute(f"begin isolation level {level}; {PUT}")
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        pause = await b.fetchval(WAIT, ["default"])
+        assert timedelta(0) < pause <= SECOND
+        await asyncio.sleep(0.02)
+    await a.execute("commit")
+    assert await b.fetchval(WAIT, ["default"]) == timedelta(0) or await ear.count() == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_resume('default')",
+        "pgq_schedule('new', '* * * * *')",
+        "pgq_resume_schedule('s')",
+        "pgq_retry(id) from pgq.archive",
+        "pgq_complete(id, token) from pgq.job where group_key is not null and token is not null",
+    ],
+)
+async def test_what_lets_jobs_run_and_commits_after_the_look_is_not_missed(
+    a: Connection, b: Connection, call: str
+) -> None:
+    dead = await active(a)
+    await a.execute("select pgq_fail($1, $2, 'no', retryable => false)", *dead)
+    await a.execute("select pgq_schedule('s', '* * * * *'), pgq_pause_schedule('s')")
+    await active(a, group_key="g")
+    await a.execute("select pgq_enqueue('1', group_key => 'g')")
+    if "resume('" in call:
+        await a.execute(f"{PUT}; select pgq_pause('default')")
+    await a.execute("update pgq.lane set awaited_until = clock_timestamp() + '3 minutes'")
+    await a.execute(f"begin; select {call}")
+    for _ in range(15):
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
+    await a.execute("commit")
+    await a.execute("update pgq.schedule set next_at = clock_timestamp() where not paused")
+    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_an_old_snapshot_does_not_hide_who_waits(
+    a: Connection, b: Connection, level: str
+) -> None:
+    ear = await listen(b)
+    await a.execute(f"begin isolation level {level}; select count(*) from pgq.queue")
+    assert await sleep(b) == timedelta(seconds=30)
+    await a.execute(PUT)
+    await a.execute("select pgq_enqueue('1', dedupe_key => 'k')")
+    await a.execute("select pgq_release(id, token) from pgq_dequeue()")
+    await a.execute("commit")
+    assert await ear.count() == 1
+
+
+async def test_a_sleeper_with_old_snapshots_looks_again_soon(a: Connection) -> None:
+    await a.execute("set default_transaction_isolation = 'repeatable read'")
+    for _ in range(12):
+        assert await a.fetchval(WAIT, ["default"]) <= SECOND
+
+
+async def test_a_rolled_back_savepoint_takes_its_notification_along(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    await a.execute(f"begin; savepoint s; {PUT}; rollback to s; commit")
+    assert await ear.count() == 0
+    await a.execute(f"begin; savepoint s; {PUT}; release s; commit")
+    assert await ear.count() == 1
+
+
+async def test_sleepers_are_seen_for_as_long_as_they_sleep(a: Connection, b: Connection) -> None:
+    await sleep(b)
+    await a.execute("begin; select from pgq.lane for no key update")
+    # Nobody can say at present that somebody will sleep for longer than this.
+    await a.execute("commit")
+    await a.execute("update pgq.lane set awaited_until = clock_timestamp() + '5 s'")
+    await a.execute("begin; select from pgq.lane for no key update")
+    assert await b.fetchval(WAIT, ["default"]) <= timedelta(seconds=5)
+    await a.execute("rollback")
+    pause = await b.fetchval("select pgq_wait('{default}', '1 day')")
+    left = await a.fetchval("select min(awaited_until) - clock_timestamp() from pgq.lane")
+    assert SECOND < pause < left
+
+
+async def test_a_writer_that_stays_open_does_not_delay_what_falls_due(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute(f"begin; {PUT}")
+    for _ in range(12):
+        assert await b.fetchval(WAIT, ["default"]) <= SECOND
+    await b.execute("select pgq_enqueue('2', run_at => clock_timestamp() + '300 ms')")
+    assert await b.fetchval(WAIT, ["default"]) <= timedelta(milliseconds=310)
+    assert await b.fetchval("select pgq_wait('{default}', '20 ms')") <= timedelta(milliseconds=20)
+
+
+async def test_a_writer_may_stay_open_for_hours(a: Connection, b: Connection) -> None:
+    await a.execute(f"begin; {PUT}")
+    pauses = await b.fetchval(
+        "select array_agg(distinct pgq_wait('{default}')) from generate_series(1, 1500)"
+    )
+    assert max(pauses) == SECOND
+
+
+async def test_the_end_of_a_session_ends_its_wait(a: Connection, b: Connection) -> None:
+    await sleep(b)
+    assert await a.fetchval(REGISTERED) == 1
+    await a.execute("select pg_terminate_backend($1, 10000)", b.get_server_pid())
+    assert await a.fetchval(REGISTERED) == 0
+
+
+async def test_a_wait_that_failed_leaves_nothing_behind(a: Connection, b: Connection) -> None:
+    await a.execute("select pgq_create_queue('other')")
+    await b.execute("begin; select pgq_wait('{default,other}'); rollback")
+    await b.execute("begin; select pgq_wait('{default}'); rollback")
+    await sleep(b)
+    assert await a.fetchval(REGISTERED) == 1
+    await b.execute("select pgq_wake()")
+    assert await a.fetchval(REGISTERED) == 0
+
+
+async def test_jobs_that_are_moved_wake_who_may_have_looked_elsewhere(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await a.execute("select pgq_enqueue('1', run_at => now() + '20 s')")
+    await sleep(b)
+    await a.execute(
+        "insert into pgq.ring select gen + 1, live, firsts, closing, '{4,5}', parked_closing,"
+        " switched_at from pgq.ring; select pgq._evacuate(4::smallint, 5::smallint, now())"
+    )
+    assert await ear.count() == 1
+
+
+async def test_who_is_woken_by_a_lease_that_expires_can_claim_the_job(
+    a: Connection, b: Connection
+) -> None:
+    await enqueue(a, 1)
+    ((job_id, _),) = await dequeue(a, lease="1.2 s")
+    pause = await sleep(b)
+    assert SECOND < pause < timedelta(seconds=1.2)
+    await asyncio.sleep(pause.total_seconds())
+    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+    assert [claimed for claimed, _ in await dequeue(b)] == [job_id]
+
+
+# Prepared transactions
+
+
+@pytest.fixture(scope="module")
+def preparing() -> Iterator[Dsn]:
+    """A database of a server that can prepare transactions."""
+    version = os.environ.get("PGQ_TEST_VERSION")
+    settings = {"fsync": "off", "max_prepared_transactions": "10"}
+    with Server(int(version) if version else None, settings) as server:
+        server.psql("create extension pgq")
+        yield {
+            "host": server.host,
+            "port": server.port,
+            "user": server.user,
+            "password": server.password,
+            "database": server.database,
+        }
+
+
+@pytest.mark.parametrize("level", ["read committed", "serializable"])
+async def test_a_transaction_can_be_prepared_while_somebody_waits(
+    preparing: Dsn, level: str
+) -> None:
+    async with sessions(preparing, 2) as (a, b):
+        await a.execute("select pgq_purge('default'); select pgq_maintain()")
+        ear = await listen(b)
+        await sleep(b)
+        await a.execute(f"begin isolation level {level}; {PUT}; prepare transaction 'p'")
+        assert await ear.count() == 0
+        await b.execute("select pgq_wake()")
+        for _ in range(12):
+            assert await b.fetchval(WAIT, ["default"]) <= SECOND
+        await a.execute("commit prepared 'p'")
+        assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+        assert len(await dequeue(b)) == 1
+        await b.execute("select pgq_wake()")
+        await sleep(b)
+        await a.execute(f"begin isolation level {level}; {PUT}; {PUT}; commit")
+        assert await ear.count() == 1
+        await a.execute("set session_replication_role = replica")
+        await a.execute(PUT)
+        assert await ear.count() == 1
+        await maintain(b, 2)
+        assert await a.fetchval("select count(*) from pgq.chore where wake is not null") == 0
+        await a.execute("select pgq_purge('default')")
+
+
+# The worker
+
+
+@contextlib.asynccontextmanager
+async def running(worker: pgq.Worker) -> AsyncGenerator[None]:
+    """Run a worker during the block; it must stop promptly."""
+    task = asyncio.create_task(worker.run(handle_signals=False))
+    try:
+        yield
+    finally:
+        worker.stop()
+        await within(task, 5)
+
+
+def counting(worker: pgq.Worker, *queues: str) -> tuple[list[Any], Callable[[int], Any]]:
+    """Let a worker note the payloads; also return how to wait for so many of them."""
+    seen: list[Any] = []
+
+    async def handle(job: pgq.Job) -> None:
+        seen.append(job.payload)
+
+    for queue in queues or ["default"]:
+        worker.handler(queue)(handle)
+
+    async def has(number: int) -> None:
+        async def enough() -> bool:
+            return len(seen) >= number
+
+        await until(enough)
+
+    return seen, has
+
+
+async def listener(connection: Connection, other_than: int = 0) -> int:
+    """Return the process id of the session that waits, once there is one."""
+
+    async def found() -> int:
+        pid: int | None = await connection.fetchval(
+            "select pid from pg_locks where locktype = 'advisory' and classid = 1885826917"
+            " and mode = 'ShareLock' and granted and pid <> $1 and database ="
+            " (select oid from pg_database where datname = current_database()) limit 1",
+            other_than,
+        )
+        return pid or 0
+
+    return await until(found, 30)
+
+
+async def idle(connection: Connection, queues: int = 1) -> None:
+    """Return once a worker's listener waits for so many queues, and sleeps."""
+
+    async def asleep() -> bool:
+        return bool(
+            await connection.fetchval(REGISTERED) == queues
+            and await connection.fetchval(
+                "select bool_and(awaited_until > clock_timestamp()) from pgq.lane"
+            )
+        )
+
+    await until(asleep)
+
+
+async def test_an_idle_worker_starts_new_jobs_without_polling(
+    pool: asyncpg.Pool[Any], a: Connection
+) -> None:
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    seen, has = counting(worker)
+    async with running(worker):
+        for number in range(1, 6):
+            await idle(a)
+            start = time.monotonic()
+            await a.execute("select pgq_enqueue(to_jsonb($1::integer))", number)
+            await has(number)
+            assert time.monotonic() - start < 2
+    assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_a_worker_of_several_queues_is_woken_for_each(
+    pool: asyncpg.Pool[Any], a: Connection
+) -> None:
+    names = ["default", "second", 'it\'s a "third"']
+    for name in names[1:]:
+        await a.execute("select pgq_create_queue($1)", name)
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    seen, has = counting(worker, *names)
+    async with running(worker):
+        for number in range(1, 10):
+            await idle(a, 3)
+            await a.execute(
+                "select pgq_enqueue(to_jsonb($1::integer), $2)", number, names[number % 3]
+            )
+            await has(number)
+    assert seen == list(range(1, 10))
+
+
+async def test_a_worker_starts_jobs_when_they_fall_due(
+    pool: asyncpg.Pool[Any], a: Connection
+) -> None:
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    seen, has = counting(worker)
+    async with running(worker):
+        await idle(a)
+        start = time.monotonic()
+        await a.execute("select pgq_enqueue('1', run_at => clock_timestamp() + '700 ms')")
+        await has(1)
+        assert 0.69 < time.monotonic() - start < 3
+        # A schedule's time is set to be near, while the worker sleeps.
+        await a.execute("select pgq_schedule('s', '* * * * *', '2')")
+        await idle(a)
+        await a.execute(
+            "update pgq.schedule set next_at = clock_timestamp() + '700 ms';"
+            "select pgq_resume_schedule('s')"
+        )
+        await has(2)
+    assert seen == [1, 2]
+
+
+async def test_nothing_is_lost_when_each_job_follows_the_one_before(
+    pool: asyncpg.Pool[Any], a: Connection
+) -> None:
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    turn: asyncio.Queue[int] = asyncio.Queue()
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        turn.put_nowait(job.payload)
+
+    slow = 0
+    async with running(worker):
+        for number in range(300):
+            start = time.monotonic()
+            await a.execute("select pgq_enqueue(to_jsonb($1::integer))", number)
+            assert await within(turn.get()) == number
+            slow += time.monotonic() - start > 0.5
+    assert slow <= 3, f"{slow} of 300 jobs waited for more than half a second"
+
+
+@pytest.mark.parametrize("how", ["terminated", "stuck"])
+async def test_a_worker_recovers_when_its_listener_is_lost(
+    pool: asyncpg.Pool[Any], a: Connection, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "stuck":
+        monkeypatch.setattr("pgq._listen._CALL_SECONDS", 2.0)
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    _, has = counting(worker)
+    async with running(worker):
+        await idle(a)
+        pid = await listener(a)
+        if how == "terminated":
+            await a.execute("select pg_terminate_backend($1, 10000)", pid)
+            await a.execute(PUT)
+            await has(1)
+        else:
+            # Its alarm rings, it asks the server, and there is no answer.
+            await a.execute("select pgq_enqueue('1', run_at => clock_timestamp() + '500 ms')")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await has(1)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        assert await listener(a, pid) != pid
+        await a.execute(PUT)
+        await has(2)
+
+
+async def test_a_listener_that_is_lost_now_and_then_comes_back_as_soon_each_time(
+    pool: asyncpg.Pool[Any], a: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    counting(worker)
+    pid = 0
+    with caplog.at_level(logging.WARNING, "pgq"):
+        async with running(worker):
+            start = time.monotonic()
+            for _ in range(5):
+                pid = await listener(a, pid)
+                await a.execute("select pg_terminate_backend($1, 10000)", pid)
+            await listener(a, pid)
+    # 0.5 s each time; 0.5 + 1 + 2 + 4 + 8 s if pauses went on growing.
+    assert time.monotonic() - start < 9
+
+
+async def test_a_worker_that_cannot_listen_polls(
+    pool: asyncpg.Pool[Any], dsn: Dsn, a: Connection
+) -> None:
+    calls = 0
+
+    async def connect() -> Connection:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise OSError("no more connections")
+        connection: Connection = await asyncpg.connect(**dsn)
+        return connection
+
+    worker = pgq.Worker(pool, poll_interval=timedelta(milliseconds=10), connect=connect)
+    _, has = counting(worker)
+    async with running(worker):
+        for number in range(1, 4):
+            await a.execute(PUT)
+            await has(number)
+        assert await a.fetchval(REGISTERED) == 0
+
+
+async def test_without_listen_a_worker_only_polls(pool: asyncpg.Pool[Any], a: Connection) -> None:
+    worker = pgq.Worker(pool, poll_interval=timedelta(milliseconds=10), listen=False)
+    _, has = counting(worker)
+    async with running(worker):
+        for number in range(1, 4):
+            await a.execute(PUT)
+            await has(number)
+        assert await a.fetchval(REGISTERED) == 0
+        assert await a.fetchval("select max(awaited_until) from pgq.lane") is None
+
+
+async def test_an_idle_worker_stops_at_once_and_leaves_no_session(
+    pool: asyncpg.Pool[Any], a: Connection
+) -> None:
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    counting(worker)
+    async with started(worker.run(handle_signals=False)) as task:
+        await idle(a)
+        start = time.monotonic()
+        worker.stop()
+        await within(task)
+        assert time.monotonic() - start < 2
+
+    async def unregistered() -> bool:
+        return not await a.fetchval(REGISTERED)
+
+    await until(unregistered)
