@@ -14,16 +14,23 @@ stay what they are.
 """
 
 import re
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pgserver import Server
+
+from benchmarks.stage import altered
 from benchmarks.system import Database, UnavailableError
 
 _ENTRY = re.compile(
     r"^\S+ \S+ \S+ \[(\d+)\] (?:LOG:  (?:execute [^:]*|statement): |DETAIL:  Parameters: )",
     re.MULTILINE,
 )
+# Seconds until the sessions know of another setting.
+_RELOAD = 0.5
+
 _NEXT = re.compile(r"^\S+ \S+ \S+ \[\d+\] ", re.MULTILINE)
 _PARAMETER = re.compile(r"\$(\d+) = (NULL|'(?:[^']|'')*')")
 _TOKEN = re.compile(
@@ -58,8 +65,23 @@ def recorded(database: Database) -> Generator[list[Statement], None, None]:
     finally:
         with database.server.log.open("rb") as log:
             log.seek(start)
-            statements += _parsed(log.read().decode())
+            statements += read_statements(log.read().decode())
         database.psql(f"alter database {_quoted(database.name)} reset log_statement")
+
+
+def logged(server: Server, seconds: float) -> list[Statement]:
+    """Return the statements that all sessions have run while so many seconds passed.
+
+    Each is one message of a client: a transaction's BEGIN and COMMIT count if they are sent, what
+    a function runs does not.
+    """
+    with altered(server, {"log_statement": "all"}):
+        time.sleep(_RELOAD)
+        start = server.log.stat().st_size
+        time.sleep(seconds)
+        with server.log.open("rb") as log:
+            log.seek(start)
+            return list(read_statements(log.read().decode()))
 
 
 def only(statements: Sequence[Statement], pattern: str) -> list[Statement]:
@@ -114,7 +136,8 @@ def ids(expression: str = "id", kind: str = "bigint") -> str:
     return f"coalesce(array_agg({expression}), '{{}}'::{kind}[])"
 
 
-def _parsed(log: str) -> Iterator[Statement]:
+def read_statements(log: str) -> Iterator[Statement]:
+    """Read the server's log, as it is with log_statement = all."""
     pending: Statement | None = None
     for match in _ENTRY.finditer(log):
         end = _NEXT.search(log, match.end())

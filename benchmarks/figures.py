@@ -175,9 +175,17 @@ def of_system(
 
 
 def of_every_peer(
-    *, lifecycle: bool = False, variant: str = "", label: str = "", metric: str = "jobs/s"
+    *,
+    lifecycle: bool = False,
+    variant: str = "",
+    label: str = "",
+    metric: str = "jobs/s",
+    at_most: bool = False,
 ) -> Bar:
-    """Make the bar that pgq does not fall behind any peer (that has a life cycle per job)."""
+    """Make the bar that pgq does not fall behind any peer (that has a life cycle per job).
+
+    `at_most` is for figures of which less is better.
+    """
 
     def measure(results: Results) -> Reading:
         peers = [
@@ -194,13 +202,13 @@ def of_every_peer(
         notes = [f"failed: {', '.join(failed)}"] if failed else []
         if not ratios:
             return Reading(value=None, note="".join(notes))
-        worst = min(ratios, key=lambda name: ratios[name])
-        notes.insert(0, f"of {worst}, the best of {len(ratios)}")
-        return Reading(value=ratios[worst], note="; ".join(notes))
+        best = (max if at_most else min)(ratios, key=lambda name: ratios[name])
+        notes.insert(0, f"of {best}, the best of {len(ratios)}")
+        return Reading(value=ratios[best], note="; ".join(notes))
 
     peers = "every peer with a life cycle per job" if lifecycle else "every peer"
-    text = f"{_prefix(label)}>= {peers}"
-    return Bar(text=text, measure=measure, limit=1.0, variants=[variant])
+    text = f"{_prefix(label)}{'<=' if at_most else '>='} {peers}"
+    return Bar(text=text, measure=measure, limit=1.0, at_most=at_most, variants=[variant])
 
 
 def of_variant(

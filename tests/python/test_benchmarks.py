@@ -1,10 +1,15 @@
 import importlib
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks.capture import Statement, bound, gset
+from benchmarks import workers
+from benchmarks.capture import Statement, bound, gset, read_statements
 from benchmarks.figures import (
     Bar,
     Failure,
@@ -25,6 +30,7 @@ from benchmarks.pgbench import BenchmarkError, Run, read_seconds, render
 from benchmarks.report import Section
 from benchmarks.report import render as render_report
 from benchmarks.scenario import Scenario, Throughput, Variant
+from benchmarks.system import Database
 from benchmarks.watch import Look, completed
 
 SYSTEMS = {
@@ -95,6 +101,24 @@ def test_logs_of_all_threads_are_added_and_the_greatest_lag_is_kept() -> None:
 
 def test_logs_without_a_rate_had_no_lag_before_postgresql_15() -> None:
     assert read_seconds(["100 10 900 9 50 200", "100 2 900 9 50 200"]) == ({100: 12}, {})
+
+
+def test_each_message_of_a_client_is_one_statement_of_the_log() -> None:
+    at = "2026-11-21 20:00:00.000 UTC"
+    log = f"""{at} [7] LOG:  statement: begin
+{at} [7] LOG:  execute s1: select $1,
+\t$2
+{at} [7] DETAIL:  Parameters: $1 = 'it''s', $2 = NULL
+{at} [9] LOG:  checkpoint starting: time
+{at} [8] LOG:  execute <unnamed>: select pgq_wait('{{default}}')
+{at} [7] ERROR:  deadlock detected
+{at} [7] STATEMENT:  select 1
+"""
+    assert list(read_statements(log)) == [
+        Statement(text="begin"),
+        Statement(text="select $1,\n$2", parameters=("it's", None)),
+        Statement(text="select pgq_wait('{default}')"),
+    ]
 
 
 def test_a_job_counts_when_it_is_completed_and_not_when_its_transaction_ends() -> None:
@@ -193,6 +217,15 @@ def test_a_bar_can_be_an_upper_limit() -> None:
     assert bar.judge(make_results({}))[0] == "missed"
 
 
+def test_every_peer_can_be_one_that_takes_less() -> None:
+    results = make_results({"pgq": [3, 3, 3], "quick": [2, 2, 4], "log": [6, 6, 6]})
+    bar = of_every_peer(at_most=True, label="p50")
+    assert bar.text == "p50: <= every peer"
+    assert bar.judge(results) == ("missed", Reading(value=1.5, note="of Quick, the best of 2"))
+    results = make_results({"pgq": [3], "quick": [4], "log": [6]})
+    assert bar.judge(results) == ("met", Reading(value=0.75, note="of Quick, the best of 2"))
+
+
 def test_numbers_have_three_digits() -> None:
     assert [number(value) for value in (12345.6, 98.76, 1.234, 0)] == [
         "12,346",
@@ -278,6 +311,88 @@ def test_a_matrix_has_the_spread_of_several_rounds_and_ratios_within_them() -> N
         "| one | pgq | 30.0 (20.0 - 45.0) | 1.50 of two calls |",
     ):
         assert line in text.splitlines()
+
+
+@pytest.fixture
+def database() -> Database:
+    server: Any = SimpleNamespace(
+        user="postgres", password="", host="/nowhere", port=5432, environment=lambda: {**os.environ}
+    )
+    return Database(server=server, name="bench")
+
+
+def test_workers_tell_when_they_begin_a_job_and_end_with_the_block(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_GRACE", 0.1)
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "(pathlib.Path(__file__).parent / f'{os.getpid()}.pid').touch()\n"
+        "print('ready', flush=True)\n"
+        "print(sys.argv[2] + str(time.monotonic()), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    begin = time.monotonic()
+    with workers.running(program, database, 2, arguments=["0"]) as running:
+        starts = [running.next_start(), running.next_start()]
+        assert running.lines() == []
+    assert all(begin < start < time.monotonic() for start in starts)
+    pids = [int(file.stem) for file in tmp_path.glob("*.pid")]
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_worker_that_has_ended_is_a_failure_of_its_system(
+    database: Database, tmp_path: Path
+) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text("raise ImportError('no such\\nHINT: install it')\n")
+    with (
+        pytest.raises(BenchmarkError, match=r"status 1: ImportError: no such$"),
+        workers.running(program, database),
+    ):
+        pass
+    program.write_text("print('ready'); print('what?', flush=True); input()\n")
+    with (
+        workers.running(program, database) as running,
+        pytest.raises(BenchmarkError, match=r"said: what\?"),
+    ):
+        running.next_start()
+
+
+def test_the_error_that_a_worker_ended_with_is_the_first_one() -> None:
+    text = """Traceback (most recent call last):
+  File "errors.py", line 1, in <module>
+pgq.Error: value out of range
+Exception ignored in: <coroutine object>
+RuntimeError: Event loop is closed
+"""
+    assert workers.first_error(text) == "pgq.Error: value out of range"
+    assert workers.first_error("node:internal\nno such file\n") == "no such file"
+    assert workers.first_error("") == "without a word"
+
+
+def test_a_worker_that_does_nothing_is_a_failure_of_its_system(
+    database: Database, tmp_path: Path
+) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text("import time; print('ready', flush=True); time.sleep(600)\n")
+    with (
+        workers.running(program, database) as running,
+        pytest.raises(BenchmarkError, match="nothing for 1 s"),
+    ):
+        running.next_start(0.1)
+
+
+def test_pgq_and_the_peers_that_have_one_bring_a_worker() -> None:
+    place = Path(__file__).parents[2] / "benchmarks" / "systems"
+    names = {file.parent.name for file in place.glob("*/system.py")}
+    without = {name for name in names if workers.program(name) is None}
+    assert without == {"floor", "skytools_pgq", "textbook"}
 
 
 SCENARIOS = sorted(

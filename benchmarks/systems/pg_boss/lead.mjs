@@ -25,9 +25,14 @@ boss.on("error", (error) => {
 });
 
 await boss.start();
-const verbs = { install: () => boss.createQueue("bench"), record, fill };
+const verbs = { install, record, fill };
 await verbs[verb]();
 await boss.stop({ graceful: false });
+
+async function install() {
+    await boss.createQueue("bench");
+    await boss.createQueue("notified", { notify: true });
+}
 
 async function record() {
     await boss.send("bench", data);
@@ -37,6 +42,8 @@ async function record() {
         const jobs = await boss.fetch("bench", { batchSize });
         await boss.complete("bench", jobs);
     }
+    await boss.send("notified", data);
+    await boss.complete("notified", await boss.fetch("notified"));
 }
 
 async function fill() {

@@ -23,7 +23,8 @@ class _PgBoss:
     kind: Kind = "peer"
     lifecycle = True
     notes = (
-        "Default options; cannot delete a job when it completes: maintenance does so days later."
+        "Default options; cannot delete a job when it completes: maintenance does so days later. "
+        "Where its worker runs, jobs notify it, which is an option."
     )
 
     def version(self) -> str:
@@ -35,7 +36,7 @@ class _PgBoss:
     def statements(self, database: Database) -> Mapping[str, str]:
         with recorded(database) as log:
             node.run(_PROGRAM, database, ["record", PAYLOAD])
-        one, many = only(log, "insert into .*json_to_recordset")
+        one, many, notified = only(log, "insert into .*json_to_recordset")
         claims = {
             f"claim_{size}": gset(bound(only(log, rf"limit {size}\s.*skip locked")[0]), _OUTPUTS)
             for size in (1, 10, 100)
@@ -43,6 +44,7 @@ class _PgBoss:
         complete = only(log, "set completed_on")[0]
         return {
             "enqueue_one": bound(one) + ";",
+            "enqueue_notified": bound(notified) + ";",
             "enqueue_many": bound(many, {1: _JOBS}) + ";",
             **claims,
             "complete": bound(complete, {2: ":ids", 4: ":attempts"}) + ";",

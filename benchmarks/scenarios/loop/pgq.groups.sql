@@ -1,0 +1,10 @@
+select count(*)
+  from pgq_enqueue_many(
+           {{payloads}},
+           group_keys => array(
+               select 'g' || floor(1000 * random()) from generate_series(1, {{batch}})
+           )
+       );
+select coalesce(array_agg(id), '{}') as ids, coalesce(array_agg(token), '{}') as tokens
+  from pgq_dequeue({{batch}}) \gset
+select count(*) from pgq_complete(:ids::bigint[], :tokens::bigint[]);

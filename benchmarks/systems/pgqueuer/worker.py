@@ -1,0 +1,22 @@
+"""PgQueuer's worker over asyncpg and uvloop, as its command line runs it."""
+
+import time
+from typing import Any
+
+from benchmarks.system import load
+
+
+async def _main() -> None:
+    connection = await load("asyncpg").connect()
+    worker = load("pgqueuer").PgQueuer.from_asyncpg_connection(connection)
+
+    async def bench(job: Any) -> None:
+        del job
+        print(time.monotonic(), flush=True)
+
+    worker.entrypoint("bench")(bench)
+    print("ready", flush=True)
+    await worker.run()
+
+
+load("uvloop").run(_main())
