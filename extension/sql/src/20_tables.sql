@@ -113,6 +113,7 @@ create table pgq.job (
     claimed_at timestamptz,
     lease_expires_at timestamptz,
     lease_ms integer,
+    pid integer,
     worker text,
     payload jsonb not null,
     headers jsonb,
@@ -125,10 +126,10 @@ create table pgq.job (
     cancel_requested boolean,
     checkpoint jsonb,
     start_by timestamptz,
-    is_awaited boolean,
-    pid integer
+    is_awaited boolean
 ) partition by list (slot);
-comment on table pgq.job is 'the live jobs';
+comment on table pgq.job is
+'the live jobs; what a claim changes lies before the payload, so that WAL does not repeat that';
 comment on column pgq.job.max_attempts is 'null: as the queue says';
 comment on column pgq.job.run_at is 'when it was asked to run; null: at once';
 comment on column pgq.job.due is
