@@ -63,9 +63,7 @@ def recorded(database: Database) -> Generator[list[Statement], None, None]:
     try:
         yield statements
     finally:
-        with database.server.log.open("rb") as log:
-            log.seek(start)
-            statements += read_statements(log.read().decode())
+        statements += _logged_since(database.server, start)
         database.psql(f"alter database {_quoted(database.name)} reset log_statement")
 
 
@@ -79,9 +77,13 @@ def logged(server: Server, seconds: float) -> list[Statement]:
         time.sleep(_RELOAD)
         start = server.log.stat().st_size
         time.sleep(seconds)
-        with server.log.open("rb") as log:
-            log.seek(start)
-            return list(read_statements(log.read().decode()))
+        return list(_logged_since(server, start))
+
+
+def _logged_since(server: Server, start: int) -> Iterator[Statement]:
+    with server.log.open("rb") as log:
+        log.seek(start)
+        return read_statements(log.read().decode())
 
 
 def only(statements: Sequence[Statement], pattern: str) -> list[Statement]:

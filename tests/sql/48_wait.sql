@@ -20,15 +20,6 @@ create function pg_temp.locks() returns bigint language sql as $$
      where l.locktype = 'advisory' and l.classid = 1885826917 and l.pid = pg_backend_pid()
        and l.mode = 'ShareLock'
 $$;
-create function pg_temp.code(p_call text) returns text language plpgsql as $$
-begin
-    execute 'select ' || p_call;
-    return 'none';
-exception
-    when others then
-        return sqlstate;
-end
-$$;
 
 -- Who waits is known.
 select is(pg_temp.locks(), 0::bigint, 'nobody waits');

@@ -166,15 +166,6 @@ select is((select s.paused from pgq.schedule s where s.name = 'lost'), true, 'it
 select is(pg_temp.jobs('kept'), '{kept 00:03}', 'the others go on');
 
 -- Bad input.
-create function pg_temp.code(p_call text) returns text language plpgsql as $$
-begin
-    execute 'select ' || p_call;
-    return 'none';
-exception
-    when others then
-        return sqlstate;
-end
-$$;
 select is(
     array(select c || ' ' || pg_temp.code(format('pgq_schedule(%s)', c)) from unnest(array[
         'null, $$* * * * *$$', '$$x$$, null', '$$x$$, $$* * * * *$$, null', '$$x$$, $$* * * * *$$, queue => null',

@@ -17,6 +17,13 @@ coalesce((
                          from pgq.floor_{slot} f where f.lane = v_lane order by f.n desc limit 1
                    ), 0)
 --@ end
+-- Of a lane "l", for those that look for active jobs, too.
+--@ define base
+coalesce((
+                                  select f.base from pgq.floor_{slot} f
+                                   where f.lane = l.id order by f.n desc limit 1
+                              ), 0)
+--@ end
 --@ define claimable
 (i.lease_expires_at is null
                     or (i.lease_expires_at <= v_now and i.cancel_requested is null

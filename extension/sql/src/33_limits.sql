@@ -128,6 +128,18 @@ $$;
 comment on function pgq._moment(pgq.queue, timestamptz) is
 'the number of that moment of a rate limit, counted from 1970';
 
+create function pgq._burst(p_queue pgq.queue)
+returns integer
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(nullif(p_queue.rate_burst, 0), p_queue.rate_limit);
+end
+$$;
+comment on function pgq._burst(pgq.queue) is 'how many starts the bucket of a queue holds';
+
 create function pgq._take_starts(p_queue pgq.queue, p_number integer, p_now timestamptz)
 returns bigint[]
 language plpgsql
@@ -140,7 +152,7 @@ set enable_mergejoin = off
 as $$
 declare
     v_last constant bigint := pgq._moment(p_queue, p_now);
-    v_burst constant integer := coalesce(nullif(p_queue.rate_burst, 0), p_queue.rate_limit);
+    v_burst constant integer := pgq._burst(p_queue);
     v_locked bigint[];
     v_taken bigint[] := array[]::bigint[];
 begin
@@ -250,6 +262,7 @@ begin
                            p_queue.name, v_number, p_lease_ms, p_worker, p_tick, p_after, p_until,
                            null, true
                        ) g
+                 where v_number > 0
             );
             v_number := cardinality(v_jobs);
             if greatest(cardinality(v_permits), cardinality(v_starts)) = v_number then

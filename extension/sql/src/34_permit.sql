@@ -37,7 +37,7 @@ begin
     select p_new.id, 'a', n from generate_series(1, p_new.max_active) n
      union all
     select p_new.id, 'r', n
-      from generate_series(0, coalesce(nullif(p_new.rate_burst, 0), p_new.rate_limit) - 1) n
+      from generate_series(0, pgq._burst(p_new) - 1) n
      where p_new.rate_limit > 0
     on conflict on constraint permit_pkey do nothing;
     perform pgq._note_active(p_new.id) where p_old.max_active = 0 and p_new.max_active > 0;
@@ -69,10 +69,7 @@ begin
      where s.ctid = any (array(
                select o.ctid
                  from pgq.queue q,
-                      lateral (
-                          select coalesce(nullif(q.rate_burst, 0), q.rate_limit) as burst
-                          offset 0
-                      ) b,
+                      lateral (select pgq._burst(q) as burst offset 0) b,
                       lateral (
                           select s.ctid from pgq.start s
                            where s.queue_id = q.id

@@ -139,10 +139,7 @@ begin
                        select j.id, j.lease_expires_at, j.attempt, j.max_attempts,
                               j.cancel_requested
                          from pgq.job_{slot} j
-                        where j.lane = l.id and j.{key} > coalesce((
-                                  select f.base from pgq.floor_{slot} f
-                                   where f.lane = l.id order by f.n desc limit 1
-                              ), 0)
+                        where j.lane = l.id and j.{key} > {base}
                         order by j.{key}
                         limit p_window
                    ) w

@@ -102,25 +102,31 @@ $$;
 comment on function pgq._sum_up(timestamptz) is
 'for ticks: makes the rows of the minute before the last one a row per queue';
 
-create function pgq._ends_since(p_queue_id integer, p_since timestamptz)
-returns table (completed bigint, failed bigint)
+create function pgq._ends(p_now timestamptz)
+returns table (
+    queue_id integer, completed_last_minute bigint, failed_last_minute bigint,
+    completed_last_hour bigint, failed_last_hour bigint
+)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
-    select coalesce(sum(s.completed), 0)::bigint, coalesce(sum(s.failed), 0)::bigint
+    select s.queue_id,
+           (sum(s.completed) filter (where s.at > p_now - interval '1 minute'))::bigint,
+           (sum(s.failed) filter (where s.at > p_now - interval '1 minute'))::bigint,
+           sum(s.completed)::bigint, sum(s.failed)::bigint
       from (
                --@ each stat
-               select r.completed, r.failed from pgq.stat_{slot} r
-                where r.queue_id = p_queue_id and r.at > p_since
+               select r.queue_id, r.at, r.completed, r.failed from pgq.stat_{slot} r
                 union all
                --@ end
-               select r.completed, r.failed from pgq.stat r
-                where r.queue_id = p_queue_id and r.at > p_since
-           ) s;
+               select r.queue_id, r.at, r.completed, r.failed from pgq.stat r
+           ) s
+     where s.at > p_now - interval '1 hour'
+     group by s.queue_id;
 end
 $$;
-comment on function pgq._ends_since(integer, timestamptz) is
-'how many jobs of a queue have completed and how many attempts failed';
+comment on function pgq._ends(timestamptz) is
+'how many jobs of each queue have completed and how many attempts failed, if any';

@@ -11,18 +11,21 @@
  * and lets its caller come back soon while one that was there when it began to wait still is.
  */
 
+-- The first key of the advisory locks of those who sleep; the second is the queue.
+--@ define wait_class
+1885826917
+--@ end
+
 create function pgq._wake(p_queue_id integer)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_class constant integer := 1885826917;
 begin
     -- More than once: another session may be trying the same, which takes it a microsecond.
     for v_try in 1..3 loop
-        if pg_try_advisory_lock(v_class, p_queue_id) then
-            perform pg_advisory_unlock(v_class, p_queue_id);
+        if pg_try_advisory_lock({wait_class}, p_queue_id) then
+            perform pg_advisory_unlock({wait_class}, p_queue_id);
             return;
         end if;
     end loop;

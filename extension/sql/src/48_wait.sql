@@ -29,7 +29,7 @@ as $$
 declare
     v_waiting constant text := coalesce(current_setting('pgq.waiting', true), '');
 begin
-    perform pg_advisory_unlock_shared(1885826917, i)
+    perform pg_advisory_unlock_shared({wait_class}, i)
        from unnest(string_to_array(v_waiting, ',')::integer[]) i;
     perform set_config('pgq.waiting', '', false), set_config('pgq.writers', '', false);
 end
@@ -79,12 +79,12 @@ begin
     if current_setting('pgq.waiting', true) is distinct from v_ids then
         perform @extschema@.pgq_wake();
         -- A call that failed has left its locks, not the setting.
-        perform pg_advisory_unlock_shared(1885826917, l.objid::bigint::integer)
+        perform pg_advisory_unlock_shared({wait_class}, l.objid::bigint::integer)
            from pg_locks l
-          where l.locktype = 'advisory' and l.classid = 1885826917 and l.objsubid = 2
+          where l.locktype = 'advisory' and l.classid = {wait_class} and l.objsubid = 2
             and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
             and l.database = (select d.oid from pg_database d where d.datname = current_database());
-        perform pg_advisory_lock_shared(1885826917, i) from unnest(p_queue_ids) i;
+        perform pg_advisory_lock_shared({wait_class}, i) from unnest(p_queue_ids) i;
         perform set_config('pgq.waiting', v_ids, false);
     end if;
     v_noticed := not exists (
@@ -123,6 +123,7 @@ set enable_sort = off
 as $$
 declare
     v_us constant bigint := pgq._us(p_now);
+    v_tick constant boolean := true;
     v_slots constant smallint[] := pgq._slots();
     v_queue pgq.queue;
     v_lane integer;
@@ -137,14 +138,11 @@ begin
         if {slot} = any (v_slots) then
             v_at := pgq._oldest({slot}::smallint, v_lane, p_now, v_queue.max_attempts, false);
             v_next := least(v_next, v_at);
-            -- Leases that will expire.
+            -- Leases that will expire: from the base on.
             select min(j.lease_expires_at) into v_at
               from (
                        select j.lease_expires_at from pgq.job_{slot} j
-                        where j.lane = v_lane and j.{key} > coalesce((
-                                  select f.base from pgq.floor_{slot} f
-                                   where f.lane = v_lane order by f.n desc limit 1
-                              ), 0)
+                        where j.lane = v_lane and j.{key} > {start}
                         order by j.{key}
                         limit 1000
                    ) j

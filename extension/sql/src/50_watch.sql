@@ -8,7 +8,7 @@
  */
 
 create function pgq._check_watch(p_relation oid, p_queue text)
-returns integer
+returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
@@ -26,11 +26,10 @@ begin
                                   '"enqueue".', v_owner, p_relation::regclass),
                   hint = 'Somebody who manages the queue can give it with pgq_grant.';
     end if;
-    return v_id;
 end
 $$;
 comment on function pgq._check_watch(oid, text) is
-'the id of a queue; raises 42501 unless the owner of a table may enqueue into it';
+'raises 42501 unless the owner of a table may enqueue into a queue';
 
 create function @extschema@.pgq_check_watch(relation regclass, queue text)
 returns text

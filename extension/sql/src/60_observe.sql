@@ -131,10 +131,7 @@ begin
                lateral (
                    select {state} as state
                      from pgq.job_{slot} j
-                    where j.lane = l.id and j.{key} > coalesce((
-                              select f.base from pgq.floor_{slot} f
-                               where f.lane = l.id order by f.n desc limit 1
-                          ), 0)
+                    where j.lane = l.id and j.{key} > {base}
                     order by j.{key}
                     limit 1000
                ) f

@@ -28,14 +28,15 @@ begin
            coalesce(max(t.jobs) filter (where t.state = 'waiting'), 0),
            coalesce(max(t.jobs) filter (where t.state = 'active'), 0),
            d.dead, v_now - o.since, o.next_due,
-           case when q.keep_completed > '0' then m.completed end, m.failed,
-           case when q.keep_completed > '0' then h.completed end, h.failed,
+           case when q.keep_completed > '0' then coalesce(e.completed_last_minute, 0) end,
+           coalesce(e.failed_last_minute, 0),
+           case when q.keep_completed > '0' then coalesce(e.completed_last_hour, 0) end,
+           coalesce(e.failed_last_hour, 0),
            q.max_active, q.paused, coalesce(bool_or(t.estimated), false) or d.dead = 10000
       from pgq.queue q
-      left join tally t on t.queue_id = q.id,
+      left join tally t on t.queue_id = q.id
+      left join pgq._ends(v_now) e on e.queue_id = q.id,
            lateral pgq._times(q.id, v_now) o,
-           lateral pgq._ends_since(q.id, v_now - interval '1 minute') m,
-           lateral pgq._ends_since(q.id, v_now - interval '1 hour') h,
            lateral (
                select count(*) as dead
                  from (
@@ -45,7 +46,8 @@ begin
                       ) a
            ) d
      where pgq._may_observe(q.id)
-     group by q.id, d.dead, o.since, o.next_due, m.completed, m.failed, h.completed, h.failed;
+     group by q.id, d.dead, o.since, o.next_due, e.completed_last_minute, e.failed_last_minute,
+              e.completed_last_hour, e.failed_last_hour;
 end
 $$;
 comment on function pgq._queues() is 'for the view pgq_queues';
@@ -67,10 +69,7 @@ begin
           from pgq.lane l,
                lateral (
                    select j.* from pgq.job_{slot} j
-                    where j.lane = l.id and j.{key} > coalesce((
-                              select f.base from pgq.floor_{slot} f
-                               where f.lane = l.id order by f.n desc limit 1
-                          ), 0)
+                    where j.lane = l.id and j.{key} > {base}
                     order by j.{key}
                     limit 10000
                ) j

@@ -21,7 +21,7 @@ from pgq._queue import Queue
 Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 
 _RETRY_SECONDS: Final = 1.0
-_CONNECT_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 10.0
 
 log = logging.getLogger("pgq")
 
@@ -177,7 +177,7 @@ class Heartbeat:
 
     async def _open(self) -> asyncpg.Connection[Any]:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncio.wait_for(self._connect(), _CONNECT_SECONDS)
+            self._connection = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
         return self._connection
 
     async def _close(self) -> None:

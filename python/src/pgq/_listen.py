@@ -12,10 +12,9 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from pgq._errors import Error, NotInstalled, NotPermitted
-from pgq._heartbeat import Connect
+from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._queue import Queue
 
-_CONNECT_SECONDS: Final = 10.0
 _CALL_SECONDS: Final = 10.0  # else the server is taken to be gone
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
@@ -98,7 +97,7 @@ class Listener:
             pause = min(pause * 2, _LAST_PAUSE_SECONDS)
 
     async def _listen(self) -> None:
-        connection = await asyncio.wait_for(self._connect(), _CONNECT_SECONDS)
+        connection = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
         try:
             connection.add_termination_listener(self._terminated)
             self._channels.clear()
