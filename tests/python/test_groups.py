@@ -372,6 +372,47 @@ async def test_nobody_overtakes_while_a_group_is_left_to_the_next_tick(
     assert await claimed(a) == [third]
 
 
+async def test_a_job_that_is_left_to_the_next_tick_may_follow_before_it(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("begin; set constraints all immediate")
+    left = await put(b)
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("commit")
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 1
+    await finish(a, first)
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 0
+    assert await claimed(a) == [left]
+
+
+async def test_jobs_that_commit_late_are_not_overtaken_by_those_after_the_heads(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 2)")
+    await b.execute("begin")
+    await b.fetchval(
+        MANY.replace("group_keys", "run_at => now() + '1 hour', group_keys"), ["g"] * 2
+    )
+    second = await put(a)
+    await b.execute("commit")
+    await put(a)
+    assert await claimed(a) == [second]
+    await finish(a, second)
+    assert await claimed(a) == []
+
+
+async def test_all_places_of_a_group_that_are_free_are_taken(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 3)")
+    ids = [await put(a) for _ in range(8)]
+    held = await dequeue(a, 10)
+    assert [job_id for job_id, _ in held] == ids[:3]
+    await complete(a, held[:2])
+    assert await claimed(a) == ids[3:5]
+    await complete(a, held[2:])
+    assert await claimed(a) == ids[5:6]
+
+
 async def test_more_of_a_group_may_run_when_its_concurrency_is_raised(a: Connection) -> None:
     ids = [await put(a) for _ in range(4)]
     assert await claimed(a) == ids[:1]

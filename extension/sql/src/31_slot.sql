@@ -97,11 +97,13 @@ begin
     --@ each parked
     when {slot} then
         v_ids := array(
-            select i.id
-              from pgq.job_{slot} i
-             where {due} and i.id > p_after and i.id < p_until
-             order by i.due
-             limit p_limit
+            select w.id
+              from (
+                       select i.id from pgq.job_{slot} i
+                        where {due} and i.id > p_after and i.id < p_until
+                        order by i.due limit p_limit
+                   ) w
+             order by w.id
         );
     --@ end
     end case;
@@ -110,7 +112,7 @@ end
 $$;
 comment on function
     pgq._window(smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean) is
-'the ids of those claimable jobs in a lane of a parked slot that fell due first';
+'the ids of those claimable jobs in a lane of a parked slot that fell due first, sorted';
 
 create function pgq._oldest(
     p_slot smallint, p_lane integer, p_now timestamptz, p_max integer, p_tick boolean

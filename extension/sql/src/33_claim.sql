@@ -92,9 +92,6 @@ begin
                 v_ids := pgq._window(
                     v_slot, v_lane, p_after, p_until, greatest(p_batch, 1000), p_now, p_max, p_tick
                 );
-                if cardinality(v_ids) > 1 then
-                    v_ids := array(select i from unnest(v_ids) i order by i);
-                end if;
             end if;
             if cardinality(v_ids) > 0 then
                 v_source := (v_slot, v_lane, v_ids[1], v_ids);

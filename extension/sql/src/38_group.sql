@@ -135,8 +135,8 @@ end
 $$;
 comment on function pgq._note_groups(bigint[], bigint[], smallint[], integer[]) is
 'called with groups that are to be looked at when the transaction commits, each once: to which '
-'jobs were added, from which place on, and where the first one is if it is new; or (slot -1) of '
-'which a head has ended, and its id';
+'jobs were added, from which place on, and where the first one is if it is new (-2: they wait); or '
+'(slot -1) of which a head has ended, and its id';
 
 create function pgq._note_ended(p_jobs pgq.job[], p_completed boolean default false)
 returns void

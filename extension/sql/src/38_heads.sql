@@ -2,7 +2,23 @@
  * Looking at, and changing, the jobs of groups, of which the buckets are locked.
  */
 
-create function pgq._heads(p_group_id bigint, p_queue_id integer, out heads bigint, out last bigint)
+create type pgq.turn as (
+    group_id bigint,
+    place bigint,
+    noted smallint,
+    slot smallint,
+    lane integer,
+    id bigint,
+    at bigint
+);
+comment on type pgq.turn is
+'for pgq._next_heads: what pgq._note_groups has noted of a group, and the job that may be next; '
+'at: its place, if it waits';
+
+create function pgq._waiting(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
+returns setof pgq.turn
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -12,34 +28,130 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 begin
-    select count(*), coalesce(max(h.id), 0)
-      into heads, last
-      from (
-               select null::bigint as id where false
-               --@ each ring
-               union all
-               select j.id from pgq.job_{slot} j
-                where j.group_id = p_group_id and j.lease_expires_at is distinct from 'infinity'
-               --@ end
+    return query
+    select g.id, g.place, g.slot, coalesce(w.slot, g.slot), coalesce(w.lane, g.lane),
+           coalesce(w.id, g.place), w.at
+      from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
+      left join lateral (
+               select u.*
+                 from (
+                          --@ each parked
+                          (select {slot}::smallint as slot, j.lane, j.id, j.wait as at
+                             from pgq.job_{slot} j
+                            where j.group_id = g.id and j.wait >= g.place
+                            order by j.wait, j.id limit 1)
+                          union all
+                          --@ end
+                          select null, null, null, null where false
+                      ) u
+                order by u.at, u.id limit 1
+           ) w on true
+     where g.slot >= 0
+        or (w.id is not null and (g.slot <> -2 or (
                --@ each parked
-               union all
                select j.id from pgq.job_{slot} j
-                where j.group_id = p_group_id and j.wait is null
-                  and j.due > (
-                          select min(coalesce(f.base, 0))
-                            from pgq.lane l
-                            left join lateral (
-                                    select f.base from pgq.floor_{slot} f
-                                     where f.lane = l.id order by f.n desc limit 1
-                                 ) f on true
-                           where l.queue_id = p_queue_id
-                      )
+                where j.group_id = g.id and j.wait < g.place order by j.wait desc, j.id desc limit 1
+           ) is null and (
                --@ end
-           ) h;
+               select null
+           ) is null));
 end
 $$;
-comment on function pgq._heads(bigint, integer) is
-'how many heads a group has, and the highest id of them';
+comment on function pgq._waiting(bigint[], bigint[], smallint[], integer[]) is
+'those of these groups to which a new job was added, or in which jobs wait in a place from '
+'p_places on: before it may lie the dead index entries of thousands. Where only jobs were added '
+'that wait (p_slots: -2) behind another one, nothing is to be done';
+
+create function pgq._heads(p_slot smallint, p_queue_id integer, p_group_ids bigint[])
+returns table (group_id bigint, slot smallint, lane integer, id bigint, by_xid bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        return query
+        select g.id, {slot}::smallint, j.*
+          from unnest(p_group_ids) g (id), lateral (
+                   select j.lane, j.id, case when j.lease_expires_at = 'infinity' then j.due end
+                     from pgq.job_{slot} j where j.group_id = g.id offset 0
+               ) j;
+    --@ end
+    --@ each parked
+    when {slot} then
+        return query
+        select g.id, {slot}::smallint, j.lane, j.id, null::bigint
+          from (
+                   select coalesce(min({base}), 0) as base
+                     from pgq.lane l where l.queue_id = p_queue_id
+               ) b,
+               unnest(p_group_ids) g (id), lateral (
+                   select j.lane, j.id from pgq.job_{slot} j
+                    where j.group_id = g.id and j.wait is null and j.due > b.base offset 0
+               ) j;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._heads(smallint, integer, bigint[]) is
+'the heads of these groups of a queue (null: of any) in a slot, and the new jobs. by_xid: who '
+'enqueues it, if it is new';
+
+create function pgq._next_heads(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
+returns table (
+    group_id bigint, place bigint, slot smallint, lane integer, id bigint, is_next boolean
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_turns constant pgq.turn[] := array(
+        select w from pgq._waiting(p_group_ids, p_places, p_slots, p_lanes) w
+    );
+begin
+    if v_turns = '{}' then
+        return;
+    end if;
+    return query
+    with turn as materialized (
+        select t.*, case when t.noted < 0 then l.queue_id end as queue_id
+          from unnest(v_turns) t left join pgq.lane l on l.id = t.lane
+    ), unparked as (
+        select h.group_id, count(*) as heads, max(h.id) as last
+          from (
+                   select t.queue_id, array_agg(t.group_id) as ids from turn t group by t.queue_id
+               ) t,
+               unnest(pgq._slots()) s, pgq._heads(s, t.queue_id, t.ids) h
+         where h.by_xid is null
+         group by h.group_id
+    ), decided as (
+        select t.*, coalesce(u.heads, 0) as heads, coalesce(u.last, 0) as last,
+               case when exists (select from pgq.group_block b where b.group_id = t.group_id)
+                    then 0 else coalesce(q.group_concurrency, 1) end as most
+          from turn t
+          left join unparked u on u.group_id = t.group_id
+          left join pgq.queue q on q.id = t.queue_id
+    )
+    select d.group_id, d.place, d.slot, d.lane, d.id,
+           d.heads = d.most - 1
+           and case when d.noted < 0 then d.at >= d.last
+                    else d.noted < 4 and d.at is null end
+      from decided d
+     where d.noted >= 0 or d.heads < d.most or d.at < d.last;
+end
+$$;
+comment on function pgq._next_heads(bigint[], bigint[], smallint[], integer[]) is
+'those of these groups in which something is to be done, with the job that is next; is_next: it '
+'can be claimed, and nothing else is to be done';
 
 create function pgq._follower(
     p_group_id bigint, p_from bigint, out slot smallint, out lane integer, out id bigint,
@@ -48,69 +160,83 @@ create function pgq._follower(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 begin
     select f.* into slot, lane, id, place, by_xid
       from (
-               --@ each ring
-               select {slot}::smallint, j.lane, j.id, j.id as place, j.due from pgq.job_{slot} j
-                where j.group_id = p_group_id and j.lease_expires_at = 'infinity'
+               select h.slot, h.lane, h.id, h.id as place, h.by_xid
+                 from unnest(pgq._slots()) s, pgq._heads(s, null, array[p_group_id]) h
+                where h.by_xid is not null
                union all
-               --@ end
-               --@ each parked
-               (select {slot}::smallint, j.lane, j.id, j.wait as place, null from pgq.job_{slot} j
-                 where j.group_id = p_group_id and j.wait >= p_from order by j.wait, j.id limit 1)
-               union all
-               --@ end
-               select null, null, null, null, null where false
+               select w.slot, w.lane, w.id, w.at, null
+                 from pgq._waiting(
+                          array[p_group_id], array[p_from], array[smallint '-1'], array[0]
+                      ) w
            ) f
      order by f.place, f.id
      limit 1;
 end
 $$;
 comment on function pgq._follower(bigint, bigint) is
-'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on: '
-'before it may lie the dead index entries of thousands. by_xid: who enqueues it, if it is new';
+'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on. '
+'by_xid: who enqueues it, if it is new';
 
-create function pgq._unwait(p_slot smallint, p_lane integer, p_id bigint)
-returns boolean
+create function pgq._make_heads(p_slot smallint, p_lane integer, p_ids bigint[])
+returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
+    v_xid constant bigint := pg_current_xact_id()::text::bigint;
+    v_ids bigint[];
     v_due bigint;
 begin
-    if (pgq._lock(p_slot, p_lane, p_id, true)).id is null then
-        return false;
-    end if;
     case p_slot
     --@ each ring
     when {slot} then
-        update pgq.job_{slot} j set due = null, lease_expires_at = null
-         where j.lane = p_lane and j.id = p_id and j.lease_expires_at = 'infinity';
+        with made as (
+            update pgq.job_{slot} j set due = null, lease_expires_at = null
+              from unnest(p_ids) n (id), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = n.id
+                          and i.lease_expires_at = 'infinity' and i.due = v_xid
+                          for update skip locked
+                   ) i
+             where j.ctid = i.ctid
+            returning j.id
+        )
+        select array_agg(m.id) into v_ids from made m;
     --@ end
     --@ each parked
     when {slot} then
-        update pgq.job_{slot} j
-           set wait = null, lease_expires_at = null,
-               due = pgq._due(greatest(j.run_at, pgq._now()), j.id)
-         where j.lane = p_lane and j.id = p_id and j.wait is not null
-        returning j.due into v_due;
-        perform pgq._admit({slot}::smallint, p_lane, v_due) where v_due is not null;
+        with made as (
+            update pgq.job_{slot} j
+               set wait = null, lease_expires_at = null,
+                   due = pgq._due(greatest(j.run_at, pgq._now()), j.id)
+              from unnest(p_ids) n (id), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = n.id and i.wait is not null
+                          for update skip locked
+                   ) i
+             where j.ctid = i.ctid
+            returning j.id, j.due
+        )
+        select array_agg(m.id), min(m.due) into v_ids, v_due from made m;
+        perform pgq._admit({slot}::smallint, p_lane, v_due), pgq._wake_lane(p_lane)
+          where v_due is not null;
     --@ end
     end case;
-    return true;
+    return coalesce(v_ids, '{}');
 end
 $$;
-comment on function pgq._unwait(smallint, integer, bigint) is
-'makes a new or waiting job a head; false if somebody is about to cancel or replace it';
+comment on function pgq._make_heads(smallint, integer, bigint[]) is
+'lets jobs be claimed that wait, or are new and of this transaction, and returns those of which '
+'nobody is about to cancel or replace them';
 
 create function pgq._come_late(p_group_id bigint, p_from bigint, p_place bigint)
 returns boolean
@@ -145,72 +271,3 @@ $$;
 comment on function pgq._come_late(bigint, bigint, bigint) is
 'moves waiting jobs from before a place to it: whoever ends a head looks from its id on. false: '
 'somebody is about to cancel or replace one of them';
-
-create function pgq._look_at_groups(
-    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
-)
-returns table (group_id bigint, place bigint, slot smallint, lane integer, is_alone boolean)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    return query
-    select g.id, g.place, g.slot, g.lane, g.slot between 0 and 3 and w.id is null
-               and not exists (select from pgq.group_block b where b.group_id = g.id)
-               --@ each ring
-               and not exists (
-                   select from pgq.job_{slot} j where j.group_id = g.id and j.id <> g.place
-               )
-               --@ end
-               --@ each parked
-               and not exists (
-                   select from pgq.job_{slot} j where j.group_id = g.id and j.wait is null
-               )
-               --@ end
-      from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
-      left join lateral (
-              --@ each parked
-              select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
-              union all
-              --@ end
-              select null where false
-              limit 1
-           ) w on true
-     where g.slot >= 0 or w.id is not null;
-end
-$$;
-comment on function
-    pgq._look_at_groups(bigint[], bigint[], smallint[], integer[]) is
-'those of these groups to which a new job was added, or in which jobs wait; is_alone: the new one '
-'is the only one';
-
-create function pgq._look_at_ended(p_group_ids bigint[], p_places bigint[])
-returns table (group_id bigint, place bigint)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    return query
-    select g.id, g.place
-      from unnest(p_group_ids, p_places) g (id, place), lateral (
-               --@ each parked
-               select j.id from pgq.job_{slot} j where j.group_id = g.id and j.wait >= g.place
-               union all
-               --@ end
-               select null where false
-               limit 1
-           ) w;
-end
-$$;
-comment on function pgq._look_at_ended(bigint[], bigint[]) is
-'pgq._look_at_groups where heads have ended and no job is new: those in which jobs wait';

@@ -29,7 +29,9 @@ begin
         if v_heads is null then
             select q.* into v_queue
               from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
-            select h.heads, h.last into v_heads, v_last from pgq._heads(p_group_id, v_queue.id) h;
+            select count(*), coalesce(max(h.id), 0) into v_heads, v_last
+              from unnest(pgq._slots()) s, pgq._heads(s, v_queue.id, array[p_group_id]) h
+             where h.by_xid is null;
             if exists (select from pgq.group_block b where b.group_id = p_group_id) then
                 v_heads := v_queue.group_concurrency::bigint;
             end if;
@@ -41,9 +43,8 @@ begin
                from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
             v_from := least(v_from, v_job.id);
         elsif v_heads < v_queue.group_concurrency then
-            if pgq._unwait(v_job.slot, v_job.lane, v_job.id) then
+            if pgq._make_heads(v_job.slot, v_job.lane, array[v_job.id]) <> '{}' then
                 v_heads := v_heads + 1;
-                perform pgq._wake_lane(v_job.lane);
                 v_last := greatest(v_last, v_job.id);
             else
                 -- Its followers wait with it for whoever is about to cancel or replace it.

@@ -9,48 +9,35 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 declare
-    -- Anybody may write the setting that notes them: no other job than a new one is touched.
-    v_xid constant bigint := pg_current_xact_id()::text::bigint;
-    v_slots smallint[]; v_lanes integer[]; v_ids bigint[]; v_groups bigint[]; v_places bigint[];
+    v_next record;
+    v_made bigint[];
 begin
-    if not 0 <= any (p_slots) then
-        select array_agg(g.group_id), array_agg(g.place) into v_groups, v_places
-          from pgq._look_at_ended(p_group_ids, p_places) g;
-    else
-        select array_agg(g.slot) filter (where g.is_alone),
-               array_agg(g.lane) filter (where g.is_alone),
-               array_agg(g.place) filter (where g.is_alone),
-               array_agg(g.group_id) filter (where not g.is_alone),
-               array_agg(g.place) filter (where not g.is_alone)
-          into v_slots, v_lanes, v_ids, v_groups, v_places
-          from pgq._look_at_groups(p_group_ids, p_places, p_slots, p_lanes) g;
-    end if;
-    --@ each ring
-    if {slot} = any (v_slots) then
-        update pgq.job_{slot} j
-           set due = null, lease_expires_at = null
-          from unnest(v_slots, v_lanes, v_ids) n (slot, lane, id)
-         where n.slot = {slot} and j.lane = n.lane and j.id = n.id
-           and j.lease_expires_at = 'infinity' and j.due = v_xid;
-    end if;
-    --@ end
-    for v_i in 1..coalesce(cardinality(v_groups), 0) loop
-        perform pgq._turn_group(v_groups[v_i], v_places[v_i]);
+    for v_next in
+        select n.is_next, n.slot, n.lane, array_agg(n.id) as ids,
+               array_agg(n.group_id) as groups, array_agg(n.place) as places
+          from pgq._next_heads(p_group_ids, p_places, p_slots, p_lanes) n
+         group by n.is_next, n.slot, n.lane
+    loop
+        v_made := '{}';
+        if v_next.is_next then
+            v_made := pgq._make_heads(v_next.slot, v_next.lane, v_next.ids);
+            continue when cardinality(v_made) = cardinality(v_next.ids);
+        end if;
+        perform pgq._turn_group(g.id, g.place)
+           from unnest(v_next.groups, v_next.places, v_next.ids) g (id, place, job_id)
+          where g.job_id <> all (v_made);
     end loop;
 end
 $$;
 comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) is
-'pgq._turn_group for many groups: at once where there is only a new job, one by one where jobs '
-'wait';
+'pgq._turn_group for many groups: all at once where one job is next, one by one where more is to '
+'be done. Anybody may write the setting that notes them';
 
-create function pgq._merge_hints(p_group_ids bigint[], p_places bigint[])
-returns bigint[]
+create function pgq._merge_hints(
+    p_group_ids bigint[], inout p_places bigint[], inout p_slots smallint[]
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -62,20 +49,20 @@ declare
     v_n integer;
 begin
     if not exists (select from pgq.group_hint) then
-        return p_places;
+        return;
     end if;
     for v_hint in
         delete from pgq.group_hint h where h.group_id = any (p_group_ids) returning h.*
     loop
         v_n := array_position(p_group_ids, v_hint.group_id);
         p_places[v_n] := least(p_places[v_n], v_hint.id);
+        p_slots[v_n] := greatest(p_slots[v_n], smallint '6');
     end loop;
-    return p_places;
 end
 $$;
-comment on function pgq._merge_hints(bigint[], bigint[]) is
-'takes the hints for these groups, of which the buckets are locked, and returns their places, from '
-'hints where those are lower';
+comment on function pgq._merge_hints(bigint[], bigint[], smallint[]) is
+'takes the hints for these groups, of which the buckets are locked: their places, if those are '
+'lower, and that there may be a new job anywhere';
 
 create function pgq._noted_groups(
     p_noted text, out ids bigint[], out places bigint[], out slots smallint[], out lanes integer[]
@@ -147,7 +134,8 @@ begin
     perform set_config('pgq.grouped', v_xid, true);
     perform pgq._lock_groups(v_groups || array(select abs(w) from unnest(v_waiters) w), false);
     if v_groups is not null then
-        perform pgq._turn_groups(v_groups, pgq._merge_hints(v_groups, v_places), v_slots, v_lanes);
+        perform pgq._turn_groups(v_groups, m.p_places, m.p_slots, v_lanes)
+           from pgq._merge_hints(v_groups, v_places, v_slots) m;
     end if;
     if v_waiters is not null then
         perform pgq._turn_waiters(v_waiters, v_waiter_lanes);

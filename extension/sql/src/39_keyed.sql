@@ -66,7 +66,7 @@ as $$
 begin
     perform pgq._note_groups(
                 array_agg(n.group_id), array_agg(n.id),
-                array_agg(case when n.id = any (p_waiting) then smallint '-1' else p_at.slot end),
+                array_agg(case when n.id = any (p_waiting) then smallint '-2' else p_at.slot end),
                 array_agg(p_at.lane)
             )
        from (select g.group_id, min(g.id) as id
