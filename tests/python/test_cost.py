@@ -10,6 +10,8 @@ from .sessions import (
     complete,
     dequeue,
     enqueue,
+    maintain,
+    ring,
     sessions,
     settle_all,
 )
@@ -66,6 +68,24 @@ async def test_a_claim_of_a_million_jobs_costs_as_much_as_of_a_thousand(
         # No claim has read a slot from end to end: what one such look costs would show.
         for _ in range(20):
             assert await buffers_of_a_claim(consumer) < 20 * few
+
+
+async def test_a_claim_costs_as_much_beside_slots_full_of_leases(dsn: Dsn, a: Connection) -> None:
+    await a.execute("set pgq.slot_size = 500000")
+    await enqueue(a, 1000)
+    few = await typical_claim(a)
+    await a.execute("truncate pgq.job")
+    while len((await ring(a))["live"]) < 4:
+        await enqueue(a, 2000)
+        await dequeue(a, 2000, "1 day")
+        await maintain(a)
+    await enqueue(a, 1000)
+    # As if the last slot had been left two seconds ago.
+    await a.execute("update pgq.ring set switched_at = switched_at - interval '2 s'")
+    await maintain(a)
+    async with sessions(dsn, 1) as (consumer,):
+        beside = await typical_claim(consumer)
+        assert beside <= 1.1 * few, (few, beside)
 
 
 async def wal_of(connection: Connection, call: str, *arguments: object) -> int:

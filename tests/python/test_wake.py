@@ -409,7 +409,7 @@ async def test_jobs_that_are_moved_wake_who_may_have_looked_elsewhere(
     await sleep(b)
     await a.execute(
         "insert into pgq.ring select gen + 1, live, firsts, closing, '{4,5}', parked_closing,"
-        " switched_at from pgq.ring; select pgq._evacuate(4::smallint, 5::smallint, now())"
+        " switched_at, ready from pgq.ring; select pgq._evacuate(4::smallint, 5::smallint, now())"
     )
     assert await ear.count() == 1
 

@@ -155,8 +155,8 @@ select is(pg_temp.take(9, 'm'), '{}', 'with their permits');
 select pgq._evacuate(4::smallint, 5::smallint, pgq._now()) \g /dev/null
 select pg_temp.add('new', 'm') \g /dev/null
 select is(pg_temp.take(9, 'm'), '{}', 'also to a slot that has only just been opened');
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
-select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at
+insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
+select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at, r.ready
   from pgq.ring r order by r.gen desc limit 1;
 select is(pg_temp.take(9, 'm'), '{}', 'and is in use');
 select is(pg_temp.end_of('m', '21'), true, 'a moved job completes with its old receipt');

@@ -46,8 +46,8 @@ select is(pg_temp.put('two', 'k'), :one::bigint, 'a job that was given back hold
 select pg_temp.take() \g /dev/null
 select pgq_fail(:one::bigint, pg_temp.token(:one::bigint), 'no', '1 hour') \g /dev/null
 select is(pg_temp.put('two', 'k'), :one::bigint, 'one that waits for its next try, too');
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
-select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at
+insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
+select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at, r.ready
   from pgq.ring r;
 select pgq._evacuate(4::smallint, 5::smallint, pgq._now()) \g /dev/null
 select is(pg_temp.put('two', 'k'), :one::bigint, 'also after it was moved');

@@ -169,8 +169,8 @@ select is(pg_temp.state('KEY'), 'waiting', 'and still waits');
 select is((select count(*) from pgq.dependency), 1::bigint, 'for what it waited for');
 select pg_temp.put('later', array[:a]::bigint[], p_delay => '1 hour'),
        pg_temp.put('high', array[:a]::bigint[], p_priority => 7) \g /dev/null
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
-select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at
+insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
+select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at, r.ready
   from pgq.ring r order by r.gen desc limit 1;
 select pgq._evacuate(0::smallint, 5::smallint, pgq._now()),
        pgq._evacuate(4::smallint, 5::smallint, pgq._now()) \g /dev/null

@@ -93,8 +93,8 @@ select pgq_fail(d.id, d.token, 'no', '5 minutes') from pgq_dequeue(1, queue => '
     \g /dev/null
 select pgq_release(d.id, d.token) from pgq_dequeue(1, queue => 'busy') d \g /dev/null
 select pg_temp.same('dead, retried and released ones');
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
-select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at
+insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
+select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at, r.ready
   from pgq.ring r order by r.gen desc limit 1;
 select pgq._evacuate(0::smallint, 5::smallint, pgq._now()) \g /dev/null
 select pg_temp.same('moved ones');

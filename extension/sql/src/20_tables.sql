@@ -199,11 +199,15 @@ create table pgq.ring (
     parked smallint[] not null,
     parked_closing smallint[] not null,
     switched_at timestamptz not null,
+    ready smallint[] not null,
     constraint ring_pkey primary key (gen)
 );
 comment on table pgq.ring is
 'which slots hold jobs: oldest first, the last one is written; closing ones seemed empty. '
 'firsts, by slot number: below its ids. The row with the highest gen counts';
+comment on column pgq.ring.ready is
+'those of live in which something may be claimable, in the same order; ticks look into the others, '
+'too: see pgq._ready_slots';
 
 create type pgq.target as (
     queue_id integer,
@@ -272,6 +276,6 @@ comment on sequence pgq.xid_old is 'register: xid_recent before that, at least a
 insert into pgq.queue (name) values ('default');
 insert into pgq.lane (id, queue_id, priority, queue)
 select pg_catalog.nextval('pgq.lane_id'), q.id, 0, q.name from pgq.queue q;
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
-values (1, '{0}', '{0,0,0,0}', '{}', '{4}', '{}', pg_catalog.clock_timestamp());
+insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
+values (1, '{0}', '{0,0,0,0}', '{}', '{4}', '{}', pg_catalog.clock_timestamp(), '{0}');
 insert into pgq.gate default values;

@@ -69,6 +69,18 @@ comment on function pgq._wants_tick(integer) is
 'and maintenance runs at its commit (pgq._maintain). Under REPEATABLE READ always true, and there '
 'is no maintenance';
 
+create function pgq._has_spent_slots()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select r.ready <> r.live from pgq.ring r order by r.gen desc limit 1);
+end
+$$;
+comment on function pgq._has_spent_slots() is
+'whether there are slots of the ring into which only ticks look: see pgq._ready_slots';
+
 create function pgq._parked_sources(
     p_lanes integer[], p_slots smallint[], p_after bigint, p_until bigint, p_batch integer,
     p_now timestamptz, p_max integer, p_tick boolean

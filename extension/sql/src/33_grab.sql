@@ -11,9 +11,9 @@ c.id, c.token, p_queue, v_queue.priority, 'active', c.attempt::integer,
 --@ end
 --@ define gather
 (
-                       v_queue.lanes, v_queue.live, v_queue.parked, v_queue.firsts, p_after,
-                       p_until, v_left, v_now, v_queue.max_attempts, p_tick, p_lease_ms, p_worker,
-                       v_queue.keep
+                       v_queue.lanes, case when p_tick then v_queue.live else v_queue.ready end,
+                       v_queue.parked, v_queue.firsts, p_after, p_until, v_left, v_now,
+                       v_queue.max_attempts, p_tick, p_lease_ms, p_worker, v_queue.keep
                    )
 --@ end
 
@@ -66,7 +66,7 @@ begin
     -- One row per priority; more than one lane only if two sessions used it first at the same time.
     for v_queue in
         select q.max_attempts, q.paused, q.is_limited, q as row, l.priority::integer as priority,
-               l.lanes, l.expiring, r.live, r.parked, r.firsts,
+               l.lanes, l.expiring, r.live, r.ready, r.parked, r.firsts,
                greatest(q.keep_completed, q.dedupe_for) > '0' as keep
           from pgq.queue q,
                lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,

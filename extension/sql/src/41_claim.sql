@@ -4,8 +4,8 @@
 
 /*
  * The ordinary case in three statements: the queue has one priority, nothing is parked that could
- * be claimed now, and all jobs are in the oldest slot of the ring, up to the first id of the next.
- * pgq._grab does the rest.
+ * be claimed now, and all jobs are in the oldest slot of the ring that is not spent, up to the
+ * first id of the next. pgq._grab does the rest.
  */
 
 -- False if pgq._wants_tick needs not even be asked.
@@ -22,11 +22,11 @@
 --@ define look
 {check_restricted};
     select q.max_attempts, {tick},
-           l.lanes = 1 and not q.is_special, r.parked, r.live[1], cardinality(r.live) > 1,
-           coalesce(r.firsts[r.live[2] + 1] + 1, 9223372036854775807),
+           l.lanes = 1 and not q.is_special, r.parked, r.ready[1], cardinality(r.ready) > 1,
+           coalesce(r.firsts[r.ready[2] + 1] + 1, 9223372036854775807),
            l.lane, l.priority,
            (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
-            | r.live[1])::bigint
+            | r.ready[1])::bigint
       into v_max, v_tick, v_simple, v_parkeds, v_first, v_more, v_until, v_lane, v_priority, v_place
       from pgq.queue q,
            lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
@@ -35,6 +35,13 @@
                  from pgq.lane o where o.queue_id = q.id
            ) l
      where q.name = pgq_dequeue.queue and ({is_owner} or pgq._may(q.id, 'consume'))
+--@ end
+
+--@ define ask
+if found and v_tick then
+        v_tick := pgq._wants_tick(v_lease_ms);
+        v_simple := v_simple and not (v_tick and pgq._has_spent_slots());
+    end if
 --@ end
 
 -- Not "exists", which would drop the order: with it, and without sorts, only one index will do.
@@ -105,7 +112,7 @@ begin
         v_lease_ms := pgq._lease_ms(timeout);
     end if;
     {look};
-    v_tick := found and v_tick and pgq._wants_tick(v_lease_ms);
+    {ask};
     foreach v_slot in array case when v_simple then v_parkeds else '{}' end loop
         case v_slot
         --@ each parked

@@ -68,6 +68,46 @@ $$;
 comment on function pgq._holds_jobs(smallint, boolean) is
 'whether a slot holds jobs; closely: all rows are looked at, not only those above the bases';
 
+create function pgq._holds_unleased(p_slot smallint, p_now timestamptz)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+as $$
+declare
+    v_found boolean;
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        v_found := exists (
+            select
+              from pgq.lane l
+              left join lateral (
+                      select f.floor from pgq.floor_{slot} f
+                       where f.lane = l.id order by f.n desc limit 1
+                   ) f on true,
+                   lateral (
+                      select from pgq.job_{slot} j
+                       where j.lane = l.id and j.id > coalesce(f.floor, 0)
+                         and (j.lease_expires_at is null or j.lease_expires_at <= p_now)
+                       order by j.id limit 1
+                   ) j
+        );
+    --@ end
+    end case;
+    return v_found;
+end
+$$;
+comment on function pgq._holds_unleased(smallint, timestamptz) is
+'whether any queue has a job in a slot of the ring that nobody leases; looks from the floors on, '
+'which pgq._adjust_floors has just lowered below what is claimable';
+
 create function pgq._truncate(p_slot smallint)
 returns text
 language plpgsql

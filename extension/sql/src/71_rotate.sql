@@ -64,6 +64,36 @@ comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], sma
 'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
 'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
 
+create function pgq._ready_slots(p_ring pgq.ring, p_now timestamptz)
+returns smallint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    v_head constant smallint := p_ring.live[cardinality(p_ring.live)];
+    -- Like a floor it waits for those who are open since then, but not for longer.
+    v_since constant bigint := coalesce((
+        select max(r.gen) from pgq.ring r
+         where r.gen > p_ring.gen - 100 and r.switched_at <= p_now - interval '2 seconds'
+    ), p_ring.gen - 100);
+    v_written constant smallint[] := v_head || array(
+        select r.live[cardinality(r.live)] from pgq.ring r where r.gen >= v_since
+    );
+begin
+    return array(
+        select l.slot
+          from unnest(p_ring.live) with ordinality l (slot, n)
+         where l.slot = any (v_written) or pgq._holds_unleased(l.slot, p_now)
+         order by l.n
+    );
+end
+$$;
+comment on function pgq._ready_slots(pgq.ring, timestamptz) is
+'the live slots of the ring without those that are spent: all that is in them is leased, and they '
+'have not been written for two seconds';
+
 create function pgq._shift_xids(p_now timestamptz)
 returns void
 language plpgsql
@@ -128,13 +158,14 @@ begin
                      then pg_sequence_last_value('pgq.job_id') end, 0);
         end if;
     end loop;
-    insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at)
+    v_ring.ready := pgq._ready_slots(v_ring, v_now);
+    insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
     select r.gen + 1, v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked,
-           v_ring.parked_closing, v_now
+           v_ring.parked_closing, v_now, v_ring.ready
       from pgq.ring r
      where r.gen = v_ring.gen
-       and (r.live, r.closing, r.parked, r.parked_closing)
-           is distinct from (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing);
+       and (r.live, r.closing, r.parked, r.parked_closing, r.ready) is distinct from
+           (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing, v_ring.ready);
     delete from pgq.ring r where r.gen < v_ring.gen - 100;
 
     perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
