@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import asyncpg
+import pgq
 import pytest
 import pytest_asyncio
 from pgserver import Server
@@ -184,10 +186,9 @@ async def test_a_claim_that_a_crash_has_lost_leaves_no_good_receipt(faulty: Serv
         connection = await reconnect(faulty)
         await connection.execute("select pgq_purge('default'), pgq_enqueue('0'), pgq_enqueue('1')")
         assert await connection.fetchval("select id from pgq_dequeue(1, '1 hour')")
-        # Before PostgreSQL 15 that is not safe; see docs/performance.md.
-        if connection.get_server_version().major >= 15:
-            await connection.execute("set synchronous_commit = off")
-        stale = await connection.fetchrow("select * from pgq_dequeue(1, '1 ms')")
+        (stale,) = await pgq.Queue(connection).dequeue(
+            timeout=timedelta(milliseconds=1), durable=False
+        )
         await asyncio.to_thread(faulty.restart, "immediate")
         connection.terminate()
         connection = await reconnect(faulty)
@@ -196,11 +197,10 @@ async def test_a_claim_that_a_crash_has_lost_leaves_no_good_receipt(faulty: Serv
             return await session.fetchrow("select * from pgq_dequeue(1, '1 minute')")
 
         good = await until(again)
-        assert stale is not None
         assert good is not None
-        assert (good["id"], good["token"] > stale["token"]) == (stale["id"], True)
+        assert (good["id"], good["token"] > stale.receipt.token) == (stale.id, True)
         complete = "select pgq_complete($1::bigint, $2::bigint)"
-        assert not await connection.fetchval(complete, stale["id"], stale["token"])
+        assert not await connection.fetchval(complete, *stale.receipt)
         assert await connection.fetchval(complete, good["id"], good["token"])
         asynchronous = connection.get_server_version().major >= 15
         assert good["attempt"] == (1 if asynchronous else 2), "the claim must have been lost"
@@ -212,10 +212,9 @@ async def test_the_first_claim_after_a_start_is_durable(faulty: Server) -> None:
     faulty.psql("alter system set wal_writer_delay = '10s'; select pg_reload_conf()")
     connection = await reconnect(faulty)
     await connection.execute("select pgq_enqueue('1')")
-    await connection.execute("set synchronous_commit = off")
-    first = await connection.fetchval("select id from pgq_dequeue(1, '1 hour')")
+    (first,) = await pgq.Queue(connection).dequeue(durable=False)
     await asyncio.to_thread(faulty.restart, "immediate")
     connection.terminate()
     connection = await reconnect(faulty)
-    assert await connection.fetchval("select id from pgq.job where token is not null") == first
+    assert await connection.fetchval("select id from pgq.job where token is not null") == first.id
     connection.terminate()

@@ -187,6 +187,30 @@ async def test_a_method_joins_the_transaction_of_its_connection(
     assert job.payload == 4
 
 
+@pytest.mark.parametrize("queues", [None, ["default"]])
+async def test_a_claim_that_need_not_be_durable_leaves_the_setting_alone(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, queues: list[str] | None
+) -> None:
+    await queue.enqueue_many([1, 2])
+    async with pool.acquire() as connection:
+        await connection.execute("set synchronous_commit = local")
+        for _ in range(2):
+            options = {"worker": "w", "queues": queues, "connection": connection}
+            (job,) = await queue.dequeue(durable=False, **options)  # type: ignore[arg-type]
+            assert job.worker == "w"
+            assert await connection.fetchval("show synchronous_commit") == "local"
+
+
+async def test_a_transaction_cannot_hold_a_claim_that_need_not_be_durable(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    async with pool.acquire() as connection, connection.transaction():
+        with pytest.raises(ValueError, match="durable"):
+            await queue.dequeue(durable=False, connection=connection)
+        with pytest.raises(ValueError, match="durable"):
+            await pgq.Queue(connection).dequeue(durable=False)
+
+
 async def test_a_completion_that_is_rolled_back_did_not_happen(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:

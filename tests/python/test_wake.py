@@ -134,6 +134,25 @@ async def test_who_waits_is_notified_once_for_each_statement(a: Connection, b: C
     assert await ear.count() == 0
 
 
+async def test_who_is_given_jobs_all_the_time_is_not_notified(a: Connection, b: Connection) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    await a.execute(PUT)
+    assert await ear.count() == 1
+
+    async def told() -> bool:
+        return bool(await b.fetchval(WAIT, ["default"]) == timedelta(0))
+
+    for _ in range(20):
+        await b.execute("select pgq_wake()")
+        assert len(await complete(b, await dequeue(b))) == 1
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) < SECOND
+        assert await a.fetchval(REGISTERED) == 0
+        await a.execute(PUT)
+        await until(told)
+    assert await ear.count() == 0
+
+
 async def test_only_those_who_wait_for_that_queue_are_notified(
     a: Connection, b: Connection, c: Connection
 ) -> None:
@@ -317,6 +336,56 @@ async def test_what_lets_jobs_run_and_commits_after_the_look_is_not_missed(
         assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
     await a.execute("commit")
     await a.execute("update pgq.schedule set next_at = clock_timestamp() where not paused")
+    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+
+
+async def test_what_was_begun_while_somebody_lingered_is_not_missed(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    await b.execute("select pgq_wake()")
+    assert timedelta(0) < await b.fetchval(WAIT, ["default"]) < SECOND
+    await a.execute(f"begin; {PUT}")
+
+    async def registered() -> bool:
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
+        return bool(await b.fetchval(REGISTERED))
+
+    await until(registered)
+    for _ in range(15):
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
+    await a.execute("commit")
+    assert await ear.count() == 0
+    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+
+
+async def test_what_was_begun_before_others_could_notice_is_not_missed(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await b.execute("begin")
+    await b.fetchval(WAIT, ["default"])
+    await a.execute(f"begin; {PUT}")
+    await b.execute("commit")
+    for _ in range(15):
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
+    await a.execute("commit")
+    assert await ear.count() == 0
+    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+
+
+async def test_what_was_begun_when_others_noticed_no_more_is_not_missed(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    await a.execute("update pgq.lane set awaited_until = clock_timestamp()")
+    await a.execute(f"begin; {PUT}")
+    for _ in range(15):
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
+    await a.execute("commit")
+    assert await ear.count() == 0
     assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
 
 
@@ -548,6 +617,28 @@ async def test_an_idle_worker_starts_new_jobs_without_polling(
             await has(number)
             assert time.monotonic() - start < 2
     assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_a_nap_costs_a_worker_one_call(
+    pool: asyncpg.Pool[Any], a: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, asked = pgq.Queue.channel, 0
+
+    async def count(self: pgq.Queue, *args: Any, **options: Any) -> str:
+        nonlocal asked
+        asked += 1
+        return await channel(self, *args, **options)
+
+    monkeypatch.setattr(pgq.Queue, "channel", count)
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    _, has = counting(worker)
+    async with running(worker):
+        for number in range(1, 4):
+            await idle(a)
+            await a.execute(PUT)
+            await has(number)
+        await idle(a)
+    assert asked == 1
 
 
 async def test_a_worker_of_several_queues_is_woken_for_each(

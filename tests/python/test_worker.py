@@ -230,6 +230,59 @@ async def test_a_transaction_handler_writes_with_the_completion(
     assert await pool.fetch("select n from effect") == [(2,)]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_only_claims_may_be_lost_in_a_crash(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    second = pgq.Queue(pool, "second")
+    await second.create()
+    # The first claim after a start is durable in any event.
+    await pool.execute("select from pgq_dequeue()")
+    await pool.execute(
+        """
+        create table seen (event text, synchronous_commit text);
+        create function see() returns trigger language plpgsql as $$
+        begin
+            insert into public.seen values (tg_op, current_setting('synchronous_commit'));
+            return null;
+        end
+        $$;
+        create trigger see after insert or update or delete on pgq.job
+           for each row execute function see();
+        """
+    )
+    await queue.enqueue(1)
+    await second.enqueue(2)
+    completed: set[str] = set()
+    done = asyncio.Event()
+    worker = pgq.Worker(pool, durable_claims=durable)
+
+    def complete(name: str) -> None:
+        completed.add(name)
+        if len(completed) == 2:
+            done.set()
+
+    Watch(monkeypatch, "complete_many").then = lambda _: complete("plain")
+    Watch(monkeypatch, "complete").then = lambda _: complete("in a transaction")
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None: ...
+
+    @worker.handler("second", transaction=True)
+    async def handle_in_transaction(job: pgq.Job, connection: Any) -> None: ...
+
+    async with running(worker):
+        await patiently(done)
+    async with pool.acquire() as connection:
+        relaxed = not durable and connection.get_server_version().major >= 15
+        rows = await connection.fetch("select distinct * from seen order by event")
+    assert [tuple(row) for row in rows] == [
+        ("DELETE", "on"),
+        ("INSERT", "on"),
+        ("UPDATE", "off" if relaxed else "on"),
+    ]
+
+
 async def test_a_transaction_whose_lease_is_lost_is_rolled_back(
     pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,14 +2,15 @@
  * How long pgq_wait lets a session sleep, and what it refuses.
  */
 begin;
-select plan(44);
+select plan(59);
 \ir support/clock.psql
 
--- A second call: others notice by then.
+-- A second call: others notice by then. As if it had never worked, so that it does not linger.
 create function pg_temp.sleep(p_queues text[] default '{default}', p_max interval default '30 s')
 returns interval language plpgsql as $$
 begin
-    perform pgq_wake(), set_config('pgq.round', '0', true), set_config('pgq.ready', '', true);
+    perform pgq_wake(), set_config('pgq.round', '0', true), set_config('pgq.ready', '', true),
+            set_config('pgq.idle', '', true);
     perform pgq_wait(p_queues, p_max);
     perform set_config('pgq.round', '0', true), set_config('pgq.ready', '', true);
     return pgq_wait(p_queues, p_max);
@@ -29,6 +30,7 @@ select is(pg_temp.locks(), 1::bigint, 'others can see that it waits');
 select pgq_wait('{default}'), pgq_wait('{default,default}') \g /dev/null
 select is(pg_temp.locks(), 1::bigint, 'once, however often it asks');
 select pgq_create_queue('it''s a "queue"') \g /dev/null
+select pgq_wait('{default,"it''s a \"queue\""}'), pg_temp.wait('40 ms') \g /dev/null
 select pgq_wait('{default,"it''s a \"queue\""}') \g /dev/null
 select is(pg_temp.locks(), 2::bigint, 'for each of its queues');
 select pgq_wait(array['it''s a "queue"']) \g /dev/null
@@ -99,6 +101,29 @@ select cmp_ok(
     'others go on to notice');
 select cmp_ok((select max(l.awaited_until) from pgq.lane l where l.queue = 'default'), '>', pgq._now() + interval '2 minutes', 'for longer than it sleeps');
 
+-- Who has just worked lingers: it naps, and is not known.
+select pgq_purge('default'), pg_temp.sleep(), pgq_wake() \g /dev/null
+select is(pgq_wait('{default}'), interval '10 ms', 'after work it naps');
+select is(pg_temp.locks(), 0::bigint, 'while nobody has to notify it');
+select is(pgq_wait('{default}', '3 ms'), interval '3 ms', 'never longer than max_wait');
+select pg_temp.wait('10 ms') \g /dev/null
+select is(pgq_wait('{default}'), interval '10 ms', 'then it naps again');
+select pg_temp.add('next') \g /dev/null
+select is(pgq_wait('{default}'), interval '0', 'or is told of a job that has come');
+select pgq_wake(), pg_temp.take() \g /dev/null
+select pgq_complete(j.id, j.token) from pgq.job j where j.token is not null \g /dev/null
+select is(pgq_wait('{default}'), interval '10 ms', 'and lingers anew when that is done');
+select pg_temp.wait('39 ms') \g /dev/null
+select is(pgq_wait('{default}'), interval '10 ms', 'for 40 ms');
+select is(pg_temp.locks(), 0::bigint, 'nobody knows it till then');
+select pg_temp.wait('1 ms') \g /dev/null
+select is(pgq_wait('{default}'), interval '30 s', 'and then it sleeps');
+select is(pg_temp.locks(), 1::bigint, 'and is known');
+select is(pgq_wait('{default,"it''s a \"queue\""}'), interval '10 ms', 'it lingers for a queue in which it has just worked');
+select is(pg_temp.locks(), 1::bigint, 'and stays known for the other one');
+select pgq_wake(), pgq_wait('{default}'), pg_temp.wait('-1 s') \g /dev/null
+select is(pgq_wait('{default}'), interval '30 s', 'when the clock is set back it does not linger for that time');
+
 -- At a limit, where what is ready cannot be claimed.
 select pgq_create_queue('tight', max_active => 1) \g /dev/null
 select pgq_enqueue('1', 'tight'), pg_temp.wait('1 s') from generate_series(1, 3) \g /dev/null
@@ -114,6 +139,25 @@ select pgq_dequeue(1, '1 hour', 'tight') \g /dev/null
 select cmp_ok(
     greatest(pgq_wait('{tight}'), pgq_wait('{tight}')), '<=', interval '10 ms',
     'when another job is the next it looks soon');
+
+create function pg_temp.try_in_vain(p_times integer) returns setof interval language plpgsql as $$
+declare
+    v_pause interval;
+begin
+    for v_try in 1..p_times loop
+        v_pause := pgq_wait('{tight}');
+        perform pg_temp.wait(v_pause);
+        perform pgq_wake(), pg_temp.take(1, 'tight') where v_pause = '0';
+        return next v_pause;
+    end loop;
+end
+$$;
+select pgq_wake(), set_config('pgq.round', '0', true), set_config('pgq.ready', '', true) \g /dev/null
+create temp table trial as select t, row_number() over () as n from pg_temp.try_in_vain(120) t;
+select cmp_ok((select max(t) from trial where n <= 15), '<=', interval '10 ms', 'who was given jobs lingers also at a limit');
+select is(
+    (select array_agg(distinct t) from trial where n > 60), '{0,1 s}',
+    'but not if it tries in vain again and again');
 
 -- Bad input.
 select is(

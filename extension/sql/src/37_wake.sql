@@ -1,6 +1,6 @@
 /*
  * Waking workers that sleep. A NOTIFY takes a lock at commit that all who notify share, so none is
- * sent unless somebody sleeps.
+ * sent unless somebody sleeps; see 38_sleep.sql.
  *
  * Who sleeps holds an advisory lock on the queue, in share mode (pgq_wait). Who adds a job tries to
  * take it in exclusive mode, and gives it back at once. That is only tried while awaited_until of

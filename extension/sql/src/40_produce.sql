@@ -99,8 +99,8 @@ comment on function pgq._target(text, integer, timestamptz, integer, jsonb, bool
 
 -- Leaves the slot null if it is for pgq_enqueue_many. Of two lanes either will do.
 --@ define where
-select l.id, r.live[cardinality(r.live)], l.awaited_until
-      into v_lane, v_slot, v_awaited
+select l.id, r.live[cardinality(r.live)], l.awaited_until, l.queue_id
+      into v_lane, v_slot, v_awaited, v_queue_id
       from pgq.lane l,
            lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
      where l.queue = pgq_enqueue.queue and l.priority = pgq_enqueue.priority
@@ -137,7 +137,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_id bigint; v_lane integer; v_slot smallint; v_awaited timestamptz;
+    v_id bigint; v_lane integer; v_slot smallint; v_awaited timestamptz; v_queue_id integer;
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq_enqueue_many does the rest, and says what is wrong.
@@ -160,8 +160,12 @@ begin
             on_duplicate, expires_at, after, after_on_dead
         ) e);
     end case;
-    if v_awaited > pgq._now() then
-        perform pgq._wake_lane(v_lane);
+    -- As in pgq._wake, without a call while nobody sleeps.
+    if v_awaited > pgq._now()
+        and not (pg_try_advisory_lock({wait_class}, v_queue_id)
+                 and pg_advisory_unlock({wait_class}, v_queue_id))
+    then
+        perform pgq._wake(v_queue_id);
     end if;
     return v_id;
 end

@@ -1,5 +1,5 @@
 /*
- * Public: pgq_channel, pgq_wait, pgq_wake. See 37_wake.sql.
+ * Public: pgq_channel, pgq_wait, pgq_wake. See 37_wake.sql and 38_sleep.sql.
  */
 
 create function @extschema@.pgq_channel(queue text)
@@ -31,7 +31,8 @@ declare
 begin
     perform pg_advisory_unlock_shared({wait_class}, i)
        from unnest(string_to_array(v_waiting, ',')::integer[]) i;
-    perform set_config('pgq.waiting', '', false), set_config('pgq.writers', '', false);
+    perform set_config('pgq.waiting', '', false), set_config('pgq.writers', '', false),
+            set_config('pgq.idle', '{}', false);
 end
 $$;
 revoke all on function @extschema@.pgq_wake() from public;
@@ -39,78 +40,7 @@ comment on function @extschema@.pgq_wake() is
 'Ends what pgq_wait began: others need not notify this session any more. Call it before '
 'pgq_dequeue after each sleep; the end of the session does the same.';
 
-create function pgq._writers(p_pids integer[])
-returns integer[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        -- Those of prepared transactions have no pid.
-        select distinct coalesce(l.pid, -1)
-          from pg_locks l
-         where l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
-           and l.pid is distinct from pg_backend_pid()
-           and l.database = (select d.oid from pg_database d where d.datname = current_database())
-           and (l.relation in ('pgq.queue'::regclass, 'pgq.schedule'::regclass)
-                or l.relation in (select i.inhrelid from pg_inherits i
-                                   where i.inhparent = 'pgq.job'::regclass))
-           and (p_pids is null or coalesce(l.pid, -1) = any (p_pids))
-    );
-end
-$$;
-comment on function pgq._writers(integer[]) is
-'the other sessions (null: all, or of these) that have written to a slot, resumed a queue or made '
-'a schedule, and are not done';
-
---@ define ends_soon
-not coalesce(l.awaited_until > p_now + interval '2 minutes', false)
---@ end
-
-create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
-returns timestamptz
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_ids constant text := array_to_string(p_queue_ids, ',');
-    v_noticed boolean;
-begin
-    if current_setting('pgq.waiting', true) is distinct from v_ids then
-        perform @extschema@.pgq_wake();
-        -- A call that failed has left its locks, not the setting.
-        perform pg_advisory_unlock_shared({wait_class}, l.objid::bigint::integer)
-           from pg_locks l
-          where l.locktype = 'advisory' and l.classid = {wait_class} and l.objsubid = 2
-            and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
-            and l.database = (select d.oid from pg_database d where d.datname = current_database());
-        perform pg_advisory_lock_shared({wait_class}, i) from unnest(p_queue_ids) i;
-        perform set_config('pgq.waiting', v_ids, false);
-    end if;
-    v_noticed := not exists (
-        select from pgq.lane l
-         where l.queue_id = any (p_queue_ids) and not coalesce(l.awaited_until > p_now, false)
-    );
-    -- Seldom: to those who look for writers, this session is one then.
-    if exists (select from pgq.lane l where l.queue_id = any (p_queue_ids) and {ends_soon}) then
-        update pgq.lane l set awaited_until = p_now + interval '3 minutes'
-         where l.ctid = any (array(
-                   select l.ctid from pgq.lane l
-                    where l.queue_id = any (p_queue_ids) and {ends_soon}
-                      for no key update skip locked
-               ));
-    end if;
-    return (
-        select min(l.awaited_until) from pgq.lane l
-         where l.queue_id = any (p_queue_ids) and v_noticed
-    );
-end
-$$;
-comment on function pgq._begin_wait(integer[], timestamptz) is
-'lets others know that this session is going to sleep, and returns until when they look; null: '
-'they may not yet';
-
-create function pgq._next_event(p_queue_id integer, p_now timestamptz)
+create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -146,7 +76,7 @@ begin
                         order by j.{key}
                         limit 1000
                    ) j
-             where j.lease_expires_at < 'infinity';
+             where j.lease_expires_at < 'infinity' and not p_lingers;
             v_next := least(v_next, v_at);
         end if;
         --@ end
@@ -168,11 +98,11 @@ exception
         return v_next;
 end
 $$;
-comment on function pgq._next_event(integer, timestamptz) is
+comment on function pgq._next_event(integer, timestamptz, boolean) is
 'when there may be something to claim in a queue: long ago if there is now, when the next job '
-'falls due or the next of a thousand leases expires, or null';
+'falls due or the next of a thousand leases expires, or null. p_lingers: leases are not looked at';
 
-create function pgq._pause_ms(p_ready text, p_is_soon boolean)
+create function pgq._pause_ms(p_ready text, p_is_soon boolean, p_lingers boolean)
 returns double precision
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -182,7 +112,8 @@ declare
     v_round integer := coalesce(nullif(current_setting('pgq.round', true), ''), '0')::integer;
 begin
     if p_ready <> v_before then
-        v_round := case when v_before = '' then 0 else least(v_round, 6 + v_round % 2) end;
+        v_round := case when v_before = '' or p_lingers then 0
+                        else least(v_round, 6 + v_round % 2) end;
     end if;
     perform set_config('pgq.ready', p_ready, false),
             set_config('pgq.round', case when not p_is_soon then 0 when v_round = 31 then 30
@@ -191,10 +122,10 @@ begin
                 else least(power(2, v_round / case when p_ready = '' then 1 else 2 end), 1000) end;
 end
 $$;
-comment on function pgq._pause_ms(text, boolean) is
+comment on function pgq._pause_ms(text, boolean, boolean) is
 'how many milliseconds to sleep if somebody must look again soon: the longer, the more often that '
 'has been so. p_ready: since when there are jobs; each other time 0, to claim them, and while '
-'they change at most 8';
+'they change at most 8, or always 0 to one that lingers, which has just slept';
 
 create function @extschema@.pgq_wait(
     queues text[],
@@ -209,12 +140,12 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_ids integer[];
+    v_idle_ms bigint[];
+    v_asleep integer[];
     v_until timestamptz;
-    v_writers integer[];
     v_events timestamptz[];
     v_ready text;
-    v_is_soon boolean;
-    v_ms double precision;
+    v_is_soon boolean; v_ms double precision;
 begin
     perform pgq._check_array('queues', queues),
             pgq._check_not_null('max_wait', max_wait is null),
@@ -222,27 +153,34 @@ begin
     v_ids := array(
         select distinct pgq._queue_id(q, 'consume') as id from unnest(queues) q order by id
     );
-    v_until := pgq._begin_wait(v_ids, v_now);
-    v_writers := pgq._writers(
-        string_to_array(nullif(current_setting('pgq.writers', true), ''), ',')::integer[]
-    );
-    perform set_config('pgq.writers', array_to_string(v_writers || array[0], ','), false);
+    v_idle_ms := pgq._linger(v_ids, v_now);
+    v_asleep := array(select u.i from unnest(v_ids, v_idle_ms) u (i, ms) where u.ms is null);
+    v_until := pgq._begin_wait(v_asleep, v_now);
+    -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
+    if 0 = all (v_idle_ms) and v_ids <> '{}' then
+        return least(max_wait, interval '{nap} ms');
+    end if;
+    -- An old snapshot tells nothing of what has come meanwhile.
+    v_is_soon := case when not pgq._read_committed() then true
+                      when v_asleep = v_ids then v_until is null or pgq._has_writers()
+                      else false end;
     v_events := array(
         select least(
-                   pgq._next_event(i, v_now),
-                   (select min(s.next_at) from pgq.schedule s where s.queue_id = i and not s.paused)
+                   pgq._next_event(u.i, v_now, u.ms is not null),
+                   (select min(s.next_at) from pgq.schedule s
+                     where s.queue_id = u.i and not s.paused)
                )
-          from unnest(v_ids) i
+          from unnest(v_ids, v_idle_ms) u (i, ms)
+         where u.ms is distinct from 0
     );
     v_ready := (select coalesce(string_agg(e::text, ','), '') from unnest(v_events) e
                  where e <= v_now);
-    -- An old snapshot tells nothing of what has come meanwhile.
-    v_is_soon := v_ready <> '' or v_until is null or v_writers <> '{}'
-        or not pgq._read_committed();
-    v_ms := pgq._pause_ms(v_ready, v_is_soon);
+    v_is_soon := v_is_soon or v_ready <> '';
+    v_ms := pgq._pause_ms(v_ready, v_is_soon, v_asleep <> v_ids);
     return (
         select least(max_wait, interval '1 minute', v_until - v_now,
                      case when v_is_soon then v_ms * interval '1 millisecond' end,
+                     case when v_asleep <> v_ids then interval '{nap} ms' end,
                      min(e) - v_now)
           from (select e from unnest(v_events) e where e > v_now
                  union all select null) e
@@ -254,6 +192,7 @@ comment on function @extschema@.pgq_wait(text[], interval) is
 'For a session that listens on pgq_channel of these queues and has nothing to do: how long it may '
 'sleep, at most max_wait and a minute, until a notification. 0: call pgq_dequeue now. If none has '
 'come by then, call pgq_wait again; after a notification, or 0, pgq_wake. Before it, nobody '
-'notifies the session. It is woken for new jobs and those that come back, and wakes by itself '
-'when the next one falls due or a lease expires; once a second while a queue is at a limit. Not '
-'inside a transaction block. Errors: 42704 unknown queue; 22004; 22023; 42501.';
+'notifies the session, nor for 40 ms after pgq_wake, when each call returns 10 ms at most: jobs '
+'that follow one another need not be announced. It is woken for new jobs and those that come back, '
+'and wakes by itself when the next one falls due or a lease expires; once a second while a queue '
+'is at a limit. Not inside a transaction block. Errors: 42704 unknown queue; 22004; 22023; 42501.';

@@ -16,6 +16,7 @@ from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._queue import Queue
 
 _CALL_SECONDS: Final = 10.0  # else the server is taken to be gone
+_NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
 
@@ -126,7 +127,9 @@ class Listener:
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except asyncio.TimeoutError:
-            await self._subscribe(connection)  # a queue that was made again has another channel
+            if seconds is not None and seconds >= _NAP_SECONDS:
+                # A queue that was made again has another channel.
+                await self._subscribe(connection)
 
     async def _subscribe(self, connection: asyncpg.Connection[Any]) -> None:
         for name in self._woken:

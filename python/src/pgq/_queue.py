@@ -187,6 +187,7 @@ class Queue:
         *,
         queues: Sequence[str] | None = None,
         worker: str | None = None,
+        durable: bool = True,
         connection: Connection | None = None,
     ) -> list[Job]:
         """Claim jobs, fresh ones and those whose lease has expired, and never wait for others.
@@ -196,14 +197,24 @@ class Queue:
             timeout: the lease: a job not settled or renewed in that time may be claimed again.
             queues: claim from these instead of this queue, the first ones first.
             worker: a name for the claimer, to be seen by operators.
+            durable: False does not wait until the claim is on disk (PostgreSQL 14 always does). A
+                crash of the server within a second may then undo it: the job can be claimed
+                again, and that attempt is not counted.
             connection: joins its transaction.
 
         Returns:
             The claimed jobs, highest priority first, then oldest first.
+
+        Raises:
+            ValueError: `durable` is False, and the connection is in a transaction.
         """
+        if not durable and self._is_in_transaction(connection):
+            raise ValueError("durable=False would be for all that the transaction writes")
         if queues is None:
-            return await self._jobs(connection, _sql.DEQUEUE, batch, timeout, self.name, worker)
-        return await self._jobs(connection, _sql.DEQUEUE_FROM, batch, timeout, queues, worker)
+            statement = _sql.DEQUEUE if durable else _sql.DEQUEUE_RELAXED
+            return await self._jobs(connection, statement, batch, timeout, self.name, worker)
+        statement = _sql.DEQUEUE_FROM if durable else _sql.DEQUEUE_FROM_RELAXED
+        return await self._jobs(connection, statement, batch, timeout, queues, worker)
 
     async def heartbeat(
         self,
@@ -793,6 +804,10 @@ class Queue:
         return value
 
     # One way to the server
+
+    def _is_in_transaction(self, connection: Connection | None) -> bool:
+        executor = self._executor if connection is None else connection
+        return not isinstance(executor, asyncpg.Pool) and executor.is_in_transaction()
 
     async def _fetch(
         self, connection: Connection | None, statement: str, *args: object

@@ -41,6 +41,24 @@ DEQUEUE_FROM = (
         batch => $1::integer, timeout => $2::interval, queues => $3::text[], worker => $4::text)"""
 )
 
+# Its commit is not waited for. That is set before the claim is called, which reads it, and until
+# the end of the transaction only; before PostgreSQL 15 it would not be safe.
+_RELAXED = """
+           (select set_config(
+                'synchronous_commit',
+                case when current_setting('server_version_num')::integer >= 150000 then 'off'
+                     else current_setting('synchronous_commit') end,
+                true) offset 0) as relaxed (setting),
+           lateral """
+_RELAXED_WORKER = "worker => case when setting is not null then $4::text end"
+
+DEQUEUE_RELAXED = DEQUEUE.replace(_JOB, _JOB + _RELAXED).replace(
+    "worker => $4::text", _RELAXED_WORKER
+)
+DEQUEUE_FROM_RELAXED = DEQUEUE_FROM.replace(_JOB, _JOB + _RELAXED).replace(
+    "worker => $4::text", _RELAXED_WORKER
+)
+
 HEARTBEAT = """
     select @pgq_heartbeat(
         id => $1::bigint, token => $2::bigint, timeout => $3::interval,

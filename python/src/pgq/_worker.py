@@ -118,6 +118,9 @@ class Worker:
             while it cannot LISTEN; 250 milliseconds by default.
         grace: how long handlers may go on after a stop; 20 seconds by default.
         listen: False only polls, for example behind a pooler that shares sessions.
+        durable_claims: True waits until each claim is on disk before its handlers start. By
+            default a crash of the server may undo claims of the last second: those jobs run
+            again, and the attempt is not counted. All else that a worker writes is durable.
         connect: opens the worker's own connections, one of them on another loop than the pool's.
             By default it connects with the pool's arguments, without its `init` and `setup`.
         dumps: makes JSON text of results; `json.dumps` by default.
@@ -133,6 +136,7 @@ class Worker:
         poll_interval: timedelta = timedelta(milliseconds=250),
         grace: timedelta = timedelta(seconds=20),
         listen: bool = True,
+        durable_claims: bool = False,
         connect: Connect | None = None,
         dumps: Dumps = json.dumps,
         loads: Loads = json.loads,
@@ -144,6 +148,7 @@ class Worker:
         self._poll_seconds = poll_interval.total_seconds()
         self._grace_seconds = grace.total_seconds()
         self._listens = listen
+        self._durable_claims = durable_claims
         self._connect = connect or connect_like(pool)
         self._listener = Listener(self._connect, self._queue, self._poll_seconds)
         self._handlers: dict[str, _Handler] = {}
@@ -329,7 +334,13 @@ class Worker:
                 handler.freed.clear()
                 await handler.freed.wait()
                 continue
-            claim = partial(handler.queue.dequeue, free, handler.timeout, worker=self.name)
+            claim = partial(
+                handler.queue.dequeue,
+                free,
+                handler.timeout,
+                worker=self.name,
+                durable=self._durable_claims,
+            )
             try:
                 jobs = await self._claims.run(claim)
             except Exception as exc:

@@ -1,0 +1,149 @@
+/*
+ * How a session goes to sleep. State between calls is in settings of the session: pgq.idle, since
+ * when it has had nothing to do in each queue; pgq.waiting, the queues on which it holds the
+ * advisory lock; pgq.writers, for whom it still waits (0 ends the list, so that none is not all).
+ *
+ * Who had something to do a moment ago lingers: it sleeps in naps, without the lock, and looks for
+ * jobs after each. So while jobs keep coming nobody notifies, although consumers that keep up have
+ * nothing to do again and again. The lock comes first and the look after it, as ever, so nothing
+ * is lost when lingering ends.
+ */
+
+create function pgq._writers(p_pids integer[])
+returns integer[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        -- Those of prepared transactions have no pid.
+        select distinct coalesce(l.pid, -1)
+          from pg_locks l
+         where l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+           and l.pid is distinct from pg_backend_pid()
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+           and (l.relation in ('pgq.queue'::regclass, 'pgq.schedule'::regclass)
+                or l.relation in (select i.inhrelid from pg_inherits i
+                                   where i.inhparent = 'pgq.job'::regclass))
+           and (p_pids is null or coalesce(l.pid, -1) = any (p_pids))
+    );
+end
+$$;
+comment on function pgq._writers(integer[]) is
+'the other sessions (null: all, or of these) that have written to a slot, resumed a queue or made '
+'a schedule, and are not done';
+
+create function pgq._has_writers()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_writers constant integer[] := pgq._writers(
+        string_to_array(nullif(current_setting('pgq.writers', true), ''), ',')::integer[]
+    );
+begin
+    perform set_config('pgq.writers', array_to_string(v_writers || array[0], ','), false);
+    return v_writers <> '{}';
+end
+$$;
+comment on function pgq._has_writers() is
+'whether a session that was writing when others had just noticed that this one waits is not done';
+
+--@ define ends_soon
+not coalesce(l.awaited_until > p_now + interval '2 minutes', false)
+--@ end
+
+-- In milliseconds: how long a session lingers, and how long it sleeps at a time meanwhile.
+--@ define linger
+40
+--@ end
+--@ define nap
+10
+--@ end
+
+-- Jobs have been ready in the last calls, and could not be claimed. See pgq._pause_ms.
+--@ define is_stuck
+(current_setting('pgq.ready', true) <> ''
+     and current_setting('pgq.round', true)::integer > 12) is true
+--@ end
+
+create function pgq._linger(p_queue_ids integer[], p_now timestamptz)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant bigint := pgq._ms(p_now);
+    v_before constant jsonb := nullif(current_setting('pgq.idle', true), '')::jsonb;
+    v_is_stuck constant boolean := {is_stuck};
+    v_since constant bigint[] := array(
+        select case when v_before is null then 0
+                    else coalesce((v_before ->> u.id::text)::bigint, v_now) end
+          from unnest(p_queue_ids) with ordinality u (id, n) order by u.n
+    );
+begin
+    perform set_config(
+        'pgq.idle', jsonb_object(p_queue_ids::text[], v_since::text[])::text, false
+    );
+    return array(
+        select case when v_now - u.since between 0 and {linger} - 1 and not v_is_stuck
+                    then v_now - u.since end
+          from unnest(v_since) with ordinality u (since, n) order by u.n
+    );
+end
+$$;
+comment on function pgq._linger(integer[], timestamptz) is
+'for each of these queues, for how many milliseconds the session has had nothing to do there: '
+'since the first call with it after pgq_wake, or after one without it. null: it need not linger, '
+'because that is long, or it has not called pgq_wake yet, or it is stuck at a limit';
+
+create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids constant text := array_to_string(p_queue_ids, ',');
+    v_noticed boolean;
+begin
+    if current_setting('pgq.waiting', true) is distinct from v_ids then
+        perform set_config('pgq.waiting', '', false), set_config('pgq.writers', '', false);
+        -- Also those of a call that failed, which has left its locks, not the setting.
+        perform pg_advisory_unlock_shared({wait_class}, l.objid::bigint::integer)
+           from pg_locks l
+          where l.locktype = 'advisory' and l.classid = {wait_class} and l.objsubid = 2
+            and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
+            and l.database = (select d.oid from pg_database d where d.datname = current_database());
+        perform pg_advisory_lock_shared({wait_class}, i) from unnest(p_queue_ids) i;
+        perform set_config('pgq.waiting', v_ids, false);
+    end if;
+    if p_queue_ids = '{}' then
+        return null;
+    end if;
+    v_noticed := not exists (
+        select from pgq.lane l
+         where l.queue_id = any (p_queue_ids) and not coalesce(l.awaited_until > p_now, false)
+    );
+    -- Who writes meanwhile may not have noticed either.
+    if not v_noticed then
+        perform set_config('pgq.writers', '', false);
+    end if;
+    -- Seldom: to those who look for writers, this session is one then.
+    if exists (select from pgq.lane l where l.queue_id = any (p_queue_ids) and {ends_soon}) then
+        update pgq.lane l set awaited_until = p_now + interval '3 minutes'
+         where l.ctid = any (array(
+                   select l.ctid from pgq.lane l
+                    where l.queue_id = any (p_queue_ids) and {ends_soon}
+                      for no key update skip locked
+               ));
+    end if;
+    return (
+        select min(l.awaited_until) from pgq.lane l
+         where l.queue_id = any (p_queue_ids) and v_noticed
+    );
+end
+$$;
+comment on function pgq._begin_wait(integer[], timestamptz) is
+'lets others know that this session is going to sleep, and returns until when they look; null: '
+'they may not yet';
