@@ -9,11 +9,12 @@ create type pgq.turn as (
     slot smallint,
     lane integer,
     id bigint,
-    at bigint
+    at bigint,
+    is_followed boolean
 );
 comment on type pgq.turn is
-'for pgq._next_heads: what pgq._note_groups has noted of a group, and the job that may be next; '
-'at: its place, if it waits';
+'for pgq._next_heads: what pgq._note_groups has noted of a group, and the new or waiting job that '
+'may be next; at: its place. is_followed: another one may wait behind it';
 
 create function pgq._waiting(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
@@ -29,8 +30,10 @@ set enable_mergejoin = off
 as $$
 begin
     return query
-    select g.id, g.place, g.slot, coalesce(w.slot, g.slot), coalesce(w.lane, g.lane),
-           coalesce(w.id, g.place), w.at
+    select g.id, g.place, g.slot, case when g.slot < 0 then w.slot else g.slot end,
+           case when g.slot < 0 then w.lane else g.lane end,
+           case when g.slot < 0 then w.id else g.place end,
+           case when g.slot < 0 then w.at else g.place end, w.id is not null
       from unnest(p_group_ids, p_places, p_slots, p_lanes) g (id, place, slot, lane)
       left join lateral (
                select u.*
@@ -123,7 +126,7 @@ begin
     end if;
     return query
     with turn as materialized (
-        select t.*, case when t.noted < 0 then l.queue_id end as queue_id
+        select t.*, l.queue_id
           from unnest(v_turns) t left join pgq.lane l on l.id = t.lane
     ), unparked as (
         select h.group_id, count(*) as heads, max(h.id) as last
@@ -136,15 +139,14 @@ begin
     ), decided as (
         select t.*, coalesce(u.heads, 0) as heads, coalesce(u.last, 0) as last,
                case when exists (select from pgq.group_block b where b.group_id = t.group_id)
-                    then 0 else coalesce(q.group_concurrency, 1) end as most
+                    then 0 else q.group_concurrency end as most
           from turn t
           left join unparked u on u.group_id = t.group_id
           left join pgq.queue q on q.id = t.queue_id
     )
     select d.group_id, d.place, d.slot, d.lane, d.id,
-           d.heads = d.most - 1
-           and case when d.noted < 0 then d.at >= d.last
-                    else d.noted < 4 and d.at is null end
+           d.noted < 4 and d.at >= d.last
+           and (d.heads = d.most - 1 or (d.heads < d.most and not d.is_followed))
       from decided d
      where d.noted >= 0 or d.heads < d.most or d.at < d.last;
 end
