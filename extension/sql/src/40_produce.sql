@@ -6,109 +6,28 @@
  * in a parked slot is not before the time at which that lock was had: see pgq._raise_base.
  */
 
-create function pgq._check_settings_of_job(
-    p_priority integer, p_run_at timestamptz, p_max_attempts integer, p_headers jsonb
-)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform pgq._check_not_null('priority', p_priority is null);
-    if p_priority not between -32768 and 32767 then
-        raise exception '"priority" must be between -32768 and 32767, not %', p_priority
-            using errcode = 'numeric_value_out_of_range';
-    end if;
-    if not isfinite(p_run_at) then
-        raise exception '"run_at" must be finite'
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if p_run_at > pgq._now() + interval '1000 years' then
-        raise exception '"run_at" must be within 1000 years, not %', p_run_at
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if p_max_attempts not between 1 and 32767 then
-        raise exception '"max_attempts" must be between 1 and 32767, not %', p_max_attempts
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if jsonb_typeof(p_headers) <> 'object' then
-        raise exception '"headers" must be a JSON object, not %', jsonb_typeof(p_headers)
-            using errcode = 'invalid_parameter_value';
-    end if;
-end
-$$;
-comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
-'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
-
-create function pgq._target(
-    p_queue text, p_priority integer, p_run_at timestamptz, p_max_attempts integer,
-    p_headers jsonb, p_expiring boolean default false
-)
-returns pgq.target
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-declare
-    v_at pgq.target;
-begin
-    perform pg_current_xact_id();
-    if p_priority is null or p_priority not between -32768 and 32767
-        or p_max_attempts not between 1 and 32767 or p_headers is not null or p_run_at is not null
-    then
-        perform pgq._check_settings_of_job(p_priority, p_run_at, p_max_attempts, p_headers);
-        if p_run_at > pgq._now() then
-            v_at.run_at := p_run_at;
-        end if;
-    end if;
-    select q.id, l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)], q.is_bounded,
-           l.id is null or l.awaited_until > pgq._now() or not pgq._read_committed()
-      into v_at.queue_id, v_at.lane, v_at.slot, v_at.parked, v_at.is_bounded, v_at.is_awaited
-      from pgq.queue q
-      left join lateral (
-              select l.id, l.awaited_until from pgq.lane l
-               where l.queue_id = q.id and l.priority = p_priority and l.expiring = p_expiring
-               order by l.priority, l.id limit 1
-           ) l on true,
-           lateral (select r.live, r.parked from pgq.ring r order by r.gen desc limit 1) r
-     where q.name = p_queue;
-    if not found then
-        perform pgq._raise_unknown_queue(p_queue, 'enqueue');
-    end if;
-    -- An old snapshot may show a queue that has been dropped; locking its row tells (40001).
-    if not pgq._read_committed() then
-        perform from pgq.queue q where q.id = v_at.queue_id for key share;
-    end if;
-    if v_at.lane is null then
-        v_at.lane := pgq._add_lane(v_at.queue_id, p_priority::smallint, p_expiring);
-    end if;
-    if v_at.run_at is not null then
-        v_at.slot := v_at.parked;
-        perform pgq._admit(v_at.slot, v_at.lane, pgq._us(v_at.run_at));
-    end if;
-    return v_at;
-end
-$$;
-comment on function pgq._target(text, integer, timestamptz, integer, jsonb, boolean) is
-'checks what both forms of enqueue share and says where the jobs go; run_at comes back null for '
-'now. p_expiring: they are to start by a time';
-
--- Leaves the slot null if it is for pgq_enqueue_many. Of two lanes either will do.
+-- Of two lanes either will do. Leaves the slot null where it is not the ordinary case.
 --@ define where
 select l.id, r.live[cardinality(r.live)], l.awaited_until, l.queue_id
-      into v_lane, v_slot, v_awaited, v_queue_id
-      from pgq.lane l,
-           lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
-     where l.queue = pgq_enqueue.queue and l.priority = pgq_enqueue.priority
-       and not (l.expiring or l.is_bounded) and payload is not null
-       and ({is_owner} or pgq._may(l.queue_id, 'enqueue'))
-       and pg_current_xact_id() is not null
-       and current_setting('transaction_isolation') = 'read committed'
-     limit 1
+          into v_lane, v_slot, v_awaited, v_queue_id
+          from pgq.lane l,
+               lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
+         where l.queue = v_queue and l.priority = v_priority
+           and not (l.expiring or l.is_bounded)
+           and ({is_owner} or pgq._may(l.queue_id, 'enqueue'))
+           and pg_current_xact_id() is not null
+           and current_setting('transaction_isolation') = 'read committed'
+         limit 1
+--@ end
+
+-- As in pgq._wake, without a call while nobody sleeps.
+--@ define wake
+if v_awaited > pgq._now()
+        and not (pg_try_advisory_lock({wait_class}, v_queue_id)
+                 and pg_advisory_unlock({wait_class}, v_queue_id))
+    then
+        perform pgq._wake(v_queue_id);
+    end if
 --@ end
 
 create function @extschema@.pgq_enqueue(
@@ -137,12 +56,16 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+    v_queue alias for queue; v_priority alias for priority;
     v_id bigint; v_lane integer; v_slot smallint; v_awaited timestamptz; v_queue_id integer;
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq_enqueue_many does the rest, and says what is wrong.
-    if num_nonnulls(run_at, headers, max_attempts, dedupe_key, group_key, expires_at, after) = 0
-    then {where};
+    if payload is not null and num_nonnulls(
+           run_at, headers, max_attempts, dedupe_key, group_key, expires_at, after
+       ) = 0
+    then
+        {where};
     end if;
     case v_slot
     --@ each ring
@@ -160,13 +83,7 @@ begin
             on_duplicate, expires_at, after, after_on_dead
         ) e);
     end case;
-    -- As in pgq._wake, without a call while nobody sleeps.
-    if v_awaited > pgq._now()
-        and not (pg_try_advisory_lock({wait_class}, v_queue_id)
-                 and pg_advisory_unlock({wait_class}, v_queue_id))
-    then
-        perform pgq._wake(v_queue_id);
-    end if;
+    {wake};
     return v_id;
 end
 $$;
@@ -214,41 +131,42 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
-    v_at pgq.target;
+    v_queue alias for queue; v_priority alias for priority;
     v_now constant timestamptz := pgq._now();
-    v_opened timestamptz;
+    v_lane integer; v_slot smallint; v_awaited timestamptz; v_queue_id integer;
 begin
-    perform pgq._check_array('payloads', payloads), pgq._queue_id(queue, 'enqueue');
-    if dedupe_keys is not null or group_keys is not null or expires_at is not null
-        or after is not null
+    {check_restricted};
+    perform pgq._check_array('payloads', payloads);
+    if num_nonnulls(
+           run_at, headers, max_attempts, dedupe_keys, group_keys, expires_at, after
+       ) = 0
     then
-        return query select unnest(pgq._enqueue_keyed(
+        {where};
+    end if;
+    case v_slot
+    --@ each ring
+    when {slot} then
+        return query
+        insert into pgq.job_{slot} as j (id, enqueued_at, lane, slot, payload)
+        select nextval('pgq.job_id'), v_now, v_lane, v_slot, p from unnest(payloads) p
+        returning j.id;
+    --@ end
+    else
+        return query
+        select e from pgq._enqueue_many(
             payloads, queue, priority, run_at, dedupe_keys, group_keys, max_attempts, headers,
             on_duplicate, expires_at, after, after_on_dead
-        ));
+        ) e;
         return;
-    end if;
-    v_at := pgq._target(queue, priority, run_at, max_attempts, headers);
-    if v_at.is_bounded then
-        perform pgq._check_bounds(
-            v_at.queue_id, payloads,
-            case when v_at.run_at is null then cardinality(payloads) else 0 end
-        );
-    end if;
-    v_opened := pgq._open_slot(v_at.slot);
-    return query
-    insert into pgq.job as j (
-        id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
-    )
-    select n.id, v_now, v_at.lane, v_at.slot, pgq_enqueue_many.max_attempts, v_at.run_at,
-           case when v_at.run_at is not null
-                then pgq._due(greatest(v_at.run_at, v_opened), n.id) end,
-           n.payload, pgq_enqueue_many.headers
-      from (select nextval('pgq.job_id'), p from unnest(payloads) p) n (id, payload)
-    returning j.id;
-    perform pgq._wake_lane(v_at.lane, v_at.run_at) where v_at.is_awaited;
+    end case;
+    {wake};
 end
 $$;
 revoke all on function
