@@ -263,8 +263,9 @@ async def test_a_crowd_that_waits_costs_the_other_groups_nothing(a: Connection) 
     assert after < 2 * before, (before, after)
 
 
+@pytest.mark.parametrize("adds", [False, True])
 async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
-    dsn: Dsn, a: Connection
+    dsn: Dsn, a: Connection, adds: bool
 ) -> None:
     async def turn() -> int:
         query = (
@@ -272,7 +273,11 @@ async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
             " join pg_inherits s on s.inhrelid = i.indrelid where s.inhparent = 'pgq.job'::regclass"
         )
         before: int = await a.fetchval(query)
-        assert len(await complete(a, await dequeue(a, 10))) == 1
+        held = await dequeue(a, 10)
+        async with a.transaction():
+            assert len(await complete(a, held)) == 1
+            if adds:
+                await put(a, "hot")
         after: int = await a.fetchval(query)
         return after - before
 

@@ -718,7 +718,14 @@ async def test_a_worker_recovers_when_its_listener_is_lost(
             await has(1)
         else:
             # Its alarm rings, it asks the server, and there is no answer.
-            await a.execute("select pgq_enqueue('1', run_at => clock_timestamp() + '500 ms')")
+            before = await a.fetchval("select clock_timestamp()")
+            await a.execute("select pgq_enqueue('1', run_at => clock_timestamp() + '1 s')")
+
+            async def notified() -> bool:
+                query = "select query_start > $2 from pg_stat_activity where pid = $1"
+                return bool(await a.fetchval(query, pid, before))
+
+            await until(notified)
             os.kill(pid, signal.SIGSTOP)
             try:
                 await has(1)

@@ -65,8 +65,8 @@ comment on function pgq._waiting(bigint[], bigint[], smallint[], integer[]) is
 'p_places on: before it may lie the dead index entries of thousands. Where only jobs were added '
 'that wait (p_slots: -2) behind another one, nothing is to be done';
 
-create function pgq._heads(p_slot smallint, p_queue_id integer, p_group_ids bigint[])
-returns table (group_id bigint, slot smallint, lane integer, id bigint, by_xid bigint)
+create function pgq._heads(p_queue_id integer, p_group_ids bigint[])
+returns table (group_id bigint, heads bigint, last bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -76,35 +76,38 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 begin
-    case p_slot
-    --@ each ring
-    when {slot} then
-        return query
-        select g.id, {slot}::smallint, j.*
-          from unnest(p_group_ids) g (id), lateral (
-                   select j.lane, j.id, case when j.lease_expires_at = 'infinity' then j.due end
-                     from pgq.job_{slot} j where j.group_id = g.id offset 0
-               ) j;
-    --@ end
-    --@ each parked
-    when {slot} then
-        return query
-        select g.id, {slot}::smallint, j.lane, j.id, null::bigint
-          from (
-                   select coalesce(min({base}), 0) as base
-                     from pgq.lane l where l.queue_id = p_queue_id
-               ) b,
-               unnest(p_group_ids) g (id), lateral (
-                   select j.lane, j.id from pgq.job_{slot} j
-                    where j.group_id = g.id and j.wait is null and j.due > b.base offset 0
-               ) j;
-    --@ end
-    end case;
+    -- In one snapshot, taken when all slots are locked: heads are moved meanwhile.
+    return query
+    select g.id, h.*
+      from (
+               select 0
+                      --@ each parked
+                      , (
+                          select min({base}) from pgq.lane l where l.queue_id = p_queue_id
+                      ) as base_{slot}
+                      --@ end
+           ) b,
+           unnest(p_group_ids) g (id), lateral (
+               select count(*), max(j.id)
+                 from (
+                          --@ each ring
+                          select j.id from pgq.job_{slot} j
+                           where j.group_id = g.id
+                             and j.lease_expires_at is distinct from 'infinity'
+                          union all
+                          --@ end
+                          --@ each parked
+                          select j.id from pgq.job_{slot} j
+                           where j.group_id = g.id and j.wait is null and j.due > b.base_{slot}
+                          union all
+                          --@ end
+                          select null where false
+                      ) j
+           ) h;
 end
 $$;
-comment on function pgq._heads(smallint, integer, bigint[]) is
-'the heads of these groups of a queue (null: of any) in a slot, and the new jobs. by_xid: who '
-'enqueues it, if it is new';
+comment on function pgq._heads(integer, bigint[]) is
+'how many heads each of these groups of a queue has, and the highest id of them';
 
 create function pgq._next_heads(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
@@ -128,20 +131,18 @@ begin
     with turn as materialized (
         select t.*, l.queue_id
           from unnest(v_turns) t left join pgq.lane l on l.id = t.lane
-    ), unparked as (
-        select h.group_id, count(*) as heads, max(h.id) as last
-          from (
-                   select t.queue_id, array_agg(t.group_id) as ids from turn t group by t.queue_id
-               ) t,
-               unnest(pgq._slots()) s, pgq._heads(s, t.queue_id, t.ids) h
-         where h.by_xid is null
-         group by h.group_id
     ), decided as (
-        select t.*, coalesce(u.heads, 0) as heads, coalesce(u.last, 0) as last,
+        select t.*, h.heads, coalesce(h.last, 0) as last,
                case when exists (select from pgq.group_block b where b.group_id = t.group_id)
                     then 0 else q.group_concurrency end as most
           from turn t
-          left join unparked u on u.group_id = t.group_id
+          left join (
+                   select h.*
+                     from (
+                              select o.queue_id, array_agg(o.group_id) as ids
+                                from turn o where o.noted < 4 group by o.queue_id
+                          ) o, pgq._heads(o.queue_id, o.ids) h
+               ) h on h.group_id = t.group_id
           left join pgq.queue q on q.id = t.queue_id
     )
     select d.group_id, d.place, d.slot, d.lane, d.id,
@@ -162,26 +163,33 @@ create function pgq._follower(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 begin
     select f.* into slot, lane, id, place, by_xid
       from (
-               select h.slot, h.lane, h.id, h.id as place, h.by_xid
-                 from unnest(pgq._slots()) s, pgq._heads(s, null, array[p_group_id]) h
-                where h.by_xid is not null
+               --@ each ring
+               select {slot}::smallint, j.lane, j.id, j.id as place, j.due from pgq.job_{slot} j
+                where j.group_id = p_group_id and j.lease_expires_at = 'infinity'
                union all
-               select w.slot, w.lane, w.id, w.at, null
-                 from pgq._waiting(
-                          array[p_group_id], array[p_from], array[smallint '-1'], array[0]
-                      ) w
+               --@ end
+               --@ each parked
+               (select {slot}::smallint, j.lane, j.id, j.wait as place, null from pgq.job_{slot} j
+                 where j.group_id = p_group_id and j.wait >= p_from order by j.wait, j.id limit 1)
+               union all
+               --@ end
+               select null, null, null, null, null where false
            ) f
      order by f.place, f.id
      limit 1;
 end
 $$;
 comment on function pgq._follower(bigint, bigint) is
-'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on. '
-'by_xid: who enqueues it, if it is new';
+'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on: '
+'before it may lie the dead index entries of thousands. by_xid: who enqueues it, if it is new';
 
 create function pgq._make_heads(p_slot smallint, p_lane integer, p_ids bigint[])
 returns bigint[]
@@ -216,13 +224,14 @@ begin
     --@ end
     --@ each parked
     when {slot} then
+        -- A condition from which no plan can tell that the partial index on wait will do.
         with made as (
             update pgq.job_{slot} j
                set wait = null, lease_expires_at = null,
                    due = pgq._due(greatest(j.run_at, pgq._now()), j.id)
               from unnest(p_ids) n (id), lateral (
                        select i.ctid from pgq.job_{slot} i
-                        where i.lane = p_lane and i.id = n.id and i.wait is not null
+                        where i.lane = p_lane and i.id = n.id and coalesce(i.wait, -1) >= 0
                           for update skip locked
                    ) i
              where j.ctid = i.ctid

@@ -29,9 +29,8 @@ begin
         if v_heads is null then
             select q.* into v_queue
               from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
-            select count(*), coalesce(max(h.id), 0) into v_heads, v_last
-              from unnest(pgq._slots()) s, pgq._heads(s, v_queue.id, array[p_group_id]) h
-             where h.by_xid is null;
+            select h.heads, coalesce(h.last, 0) into v_heads, v_last
+              from pgq._heads(v_queue.id, array[p_group_id]) h;
             if exists (select from pgq.group_block b where b.group_id = p_group_id) then
                 v_heads := v_queue.group_concurrency::bigint;
             end if;
