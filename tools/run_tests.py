@@ -2,8 +2,9 @@
 
     python tools/run_tests.py [--version 18]... [--only sql|python] [-- argument ...]
 
-Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A
-skipped test counts as a failure. pytest finds the version to test in PGQ_TEST_VERSION.
+Two versions are tested at a time; their lines begin with the version then. Arguments after `--` go
+to pg_prove or pytest; with a file among them only that one runs. A skipped test counts as a
+failure. pytest finds the version to test in PGQ_TEST_VERSION.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +54,8 @@ class Outcome:
         return f"{head}FAILED, {'; '.join(self.problems)}\n    again: {shlex.join(again)}"
 
 
+_AT_A_TIME = 2
+
 SQL = Suite(
     name="sql",
     failed=re.compile(r"^(tests/sql/.+\.sql)\s+\(Wstat:"),
@@ -75,33 +79,42 @@ def main() -> int:
     options = parser.parse_args()
     if options.arguments and options.only is None:
         parser.error("arguments for pg_prove or pytest need --only")
-    outcomes: list[Outcome] = []
-    for version in options.version or [18]:
+    versions: list[int] = options.version or [18]
+
+    def run(version: int) -> list[Outcome]:
+        mark = f"{version}: " if len(versions) > 1 else ""
+        outcomes: list[Outcome] = []
         if options.only != "python":
-            outcomes.append(run_sql(version, options.arguments))
+            outcomes.append(run_sql(version, options.arguments, mark))
         if options.only != "sql":
-            outcomes.append(run_python(version, options.arguments))
+            outcomes.append(run_python(version, options.arguments, mark))
+        return outcomes
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        outcomes = [outcome for some in pool.map(run, versions) for outcome in some]
     print("\n" + "\n".join(outcome.report() for outcome in outcomes))
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 
 
-def run_sql(version: int, arguments: Sequence[str]) -> Outcome:
+def run_sql(version: int, arguments: Sequence[str], mark: str) -> Outcome:
     """Run pg_prove over tests/sql in a fresh database that has pgq and pgTAP."""
     command, variables = bootstrap.pg_prove()
     command += ["--verbose", "--ext", ".sql", *_with_default(arguments, "tests/sql")]
     try:
-        with Server(version, {"fsync": "off"}, ["pgtap"]) as server:
+        # Autovacuum could hold a lock for longer than pgq_drop_queue waits.
+        settings = {"fsync": "off", "autovacuum": "off"}
+        with Server(version, settings, ["pgtap"]) as server:
             server.psql("create extension pgtap; create extension pgq")
-            return _run(SQL, version, command, {**server.environment(), **variables})
+            return _run(SQL, version, command, {**server.environment(), **variables}, mark)
     except ServerError as error:
         return Outcome("sql", version, problems=[str(error)])
 
 
-def run_python(version: int, arguments: Sequence[str]) -> Outcome:
+def run_python(version: int, arguments: Sequence[str], mark: str) -> Outcome:
     """Run pytest over tests/python, which starts its own servers."""
     command = [sys.executable, "-m", "pytest", "-rfEsxX"]
     command += _with_default(arguments, "tests/python")
-    return _run(PYTHON, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)})
+    return _run(PYTHON, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
 
 
 def _with_default(arguments: Sequence[str], default: str) -> list[str]:
@@ -112,9 +125,13 @@ def _with_default(arguments: Sequence[str], default: str) -> list[str]:
 
 
 def _run(
-    suite: Suite, version: int, command: Sequence[str], environment: Mapping[str, str]
+    suite: Suite,
+    version: int,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mark: str,
 ) -> Outcome:
-    """Run one suite, passing its output on while looking for what went wrong."""
+    """Run one suite, passing its output on behind `mark` while looking for what went wrong."""
     outcome = Outcome(suite.name, version)
     start = time.monotonic()
     ran, skipped = False, 0
@@ -129,7 +146,7 @@ def _run(
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            sys.stdout.write(line)
+            sys.stdout.write(f"{mark}{line}")
             sys.stdout.flush()
             if failure := suite.failed.match(line):
                 outcome.failed.append(failure[1])
