@@ -23,9 +23,10 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A private server whose template database has the extension."""
+    """A private server whose template database has the extension; it can prepare transactions."""
     version = os.environ.get("PGQ_TEST_VERSION")
-    with Server(int(version) if version else None, {"fsync": "off"}) as server:
+    settings = {"fsync": "off", "max_prepared_transactions": "10"}
+    with Server(int(version) if version else None, settings) as server:
         server.psql(f"create database {TEMPLATE}")
         server.psql(INSTALL, database=TEMPLATE)
         yield server

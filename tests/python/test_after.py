@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-from collections.abc import Iterator
 from datetime import timedelta
 
 import asyncpg
 import pytest
-from pgserver import Server
 
-from .conftest import INSTALL, TEMPLATE
 from .sessions import (
     Connection,
     Dsn,
@@ -37,17 +33,6 @@ HOWS = {
     "fail": "select pgq_fail($1, token, retryable => false) from pgq.job where id = $1",
     "cancel": "select pgq_cancel($1, force => true)",
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A private server that can prepare transactions, and has the template database."""
-    version = os.environ.get("PGQ_TEST_VERSION")
-    settings = {"fsync": "off", "max_prepared_transactions": "10"}
-    with Server(int(version) if version else None, settings) as server:
-        server.psql(f"create database {TEMPLATE}")
-        server.psql(INSTALL, database=TEMPLATE)
-        yield server
 
 
 async def put(connection: Connection, after: list[int], on_dead: str = "die") -> int:

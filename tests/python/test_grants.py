@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
@@ -358,44 +357,24 @@ async def test_the_owner_of_a_database_installs_and_grants(
         server.psql(f"drop database {database} with (force)")
 
 
-@pytest.fixture(scope="module")
-def preparing() -> Iterator[Server]:
-    """A server that can prepare transactions."""
-    version = os.environ.get("PGQ_TEST_VERSION")
-    settings = {"fsync": "off", "max_prepared_transactions": "1"}
-    with Server(int(version) if version else None, settings) as server:
-        server.psql("create extension pgq")
-        yield server
-
-
-async def test_who_has_listened_can_prepare_a_transaction(preparing: Server) -> None:
-    connection = await asyncpg.connect(
-        host=preparing.host,
-        port=preparing.port,
-        user=preparing.user,
-        password=preparing.password,
-        database=preparing.environment()["PGDATABASE"],
-    )
-    try:
-        await connection.execute("listen something")
-        await connection.execute("begin; select pgq_enqueue('1'); prepare transaction 'job'")
-        await connection.execute("commit prepared 'job'")
-        assert await connection.fetchval("select count(*) from pgq_pop(9)") == 1
-        await connection.execute("create table bait (n integer)")
-        await connection.execute("""
-            create function mean(integer) returns integer language plpgsql immutable as $$
-            begin
-                perform public.pgq_enqueue('1');
-                return $1;
-            end
-            $$;
-            create index on bait (mean(n))
-        """)
-        await connection.execute("insert into bait values (1)")
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute("reindex table bait")
-    finally:
-        await connection.close()
+async def test_who_has_listened_can_prepare_a_transaction(connection: Connection) -> None:
+    await connection.execute("listen something")
+    await connection.execute("begin; select pgq_enqueue('1'); prepare transaction 'job'")
+    await connection.execute("commit prepared 'job'")
+    assert await connection.fetchval("select count(*) from pgq_pop(9)") == 1
+    await connection.execute("create table bait (n integer)")
+    await connection.execute("""
+        create function mean(integer) returns integer language plpgsql immutable as $$
+        begin
+            perform public.pgq_enqueue('1');
+            return $1;
+        end
+        $$;
+        create index on bait (mean(n))
+    """)
+    await connection.execute("insert into bait values (1)")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await connection.execute("reindex table bait")
 
 
 async def test_a_queue_is_not_dropped_under_its_producer(a: Connection, b: Connection) -> None:

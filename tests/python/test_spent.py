@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from pgserver import Server
 
-from .conftest import INSTALL, TEMPLATE
 from .sessions import (
     Connection,
     Dsn,
@@ -27,17 +23,6 @@ from .sessions import (
 # An empty slot has one page, a used one more.
 SESSIONS = {name: {"pgq__slot_size": "9000"} for name in "abc"}
 JOBS = 40
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that can prepare transactions."""
-    version = os.environ.get("PGQ_TEST_VERSION")
-    settings = {"fsync": "off", "max_prepared_transactions": "5"}
-    with Server(int(version) if version else None, settings) as server:
-        server.psql(f"create database {TEMPLATE}")
-        server.psql(INSTALL, database=TEMPLATE)
-        yield server
 
 
 async def claim(connection: Connection, batch: int) -> list[Receipt]:
@@ -189,8 +174,11 @@ async def test_expired_leases_in_a_spent_slot_are_claimed_at_full_rate_after_a_t
 ) -> None:
     ids = [job_id for job_id, _ in await leased(a)]
     home = await leave(a)
+    since = (await ring(a))["switched_at"] - timedelta(seconds=2)
     await age(a)
     assert await is_spent(a, home)
+    # Of pgq_health that is the age of the rotation.
+    assert (await ring(a))["switched_at"] == since
     (newer,) = await enqueue(a, 1)
     await expire(a)
     assert await plain(a) == [newer]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import pytest
-from pgserver import Server
 
 from .sessions import (
     Connection,
@@ -38,30 +35,6 @@ HURRY = {"lock_timeout": "500ms", "pgq__slot_size": "8192"}
 POP = "select id from pgq_pop($1)"
 # b stands for everybody else, who must not be made to wait.
 SESSIONS = {"a": {"pgq__slot_size": "8192"}, "b": HURRY}
-
-
-@pytest.fixture(scope="module")
-def preparing() -> Iterator[Server]:
-    """A server that can prepare transactions."""
-    version = os.environ.get("PGQ_TEST_VERSION")
-    settings = {"fsync": "off", "max_prepared_transactions": "10"}
-    with Server(int(version) if version else None, settings) as server:
-        yield server
-
-
-@pytest.fixture
-def prepared(preparing: Server) -> Iterator[Dsn]:
-    """A fresh database of that server."""
-    preparing.psql("create database fresh")
-    preparing.psql("create extension pgq", database="fresh")
-    yield {
-        "host": preparing.host,
-        "port": preparing.port,
-        "user": preparing.user,
-        "password": preparing.password,
-        "database": "fresh",
-    }
-    preparing.psql("drop database fresh with (force)", database="postgres")
 
 
 async def nobody_waits(connection: Connection, slots: int = 3) -> None:
@@ -349,8 +322,8 @@ async def test_a_popped_job_is_back_when_its_client_is_killed(dsn: Dsn, b: Conne
     await until(came)
 
 
-async def test_pop_survives_prepare_transaction(prepared: Dsn) -> None:
-    async with sessions(prepared, 2, **HURRY) as (a, b):
+async def test_pop_survives_prepare_transaction(dsn: Dsn) -> None:
+    async with sessions(dsn, 2, **HURRY) as (a, b):
         first, second = await enqueue(b, 2)
         for job_id, end in ((first, "rollback"), (first, "commit"), (second, "commit")):
             await b.execute("select setval('pgq.next_tick', 1)")
@@ -370,8 +343,8 @@ async def test_pop_survives_prepare_transaction(prepared: Dsn) -> None:
 
 
 @pytest.mark.parametrize("call", ["dequeue", "complete", "enqueue", "maintain"])
-async def test_a_prepared_transaction_does_not_stop_the_queue(prepared: Dsn, call: str) -> None:
-    async with sessions(prepared, 2, **HURRY) as (a, b):
+async def test_a_prepared_transaction_does_not_stop_the_queue(dsn: Dsn, call: str) -> None:
+    async with sessions(dsn, 2, **HURRY) as (a, b):
         await enqueue(b, 20)
         await b.execute("select setval('pgq.next_tick', 1)")
         await a.execute("begin")
@@ -384,9 +357,9 @@ async def test_a_prepared_transaction_does_not_stop_the_queue(prepared: Dsn, cal
         await settle_all(b)
 
 
-async def test_prepared_transactions_turn_their_groups_when_they_commit(prepared: Dsn) -> None:
+async def test_prepared_transactions_turn_their_groups_when_they_commit(dsn: Dsn) -> None:
     put = "select pgq_enqueue('1', group_key => 'g')"
-    async with sessions(prepared, 2, **HURRY) as (a, b):
+    async with sessions(dsn, 2, **HURRY) as (a, b):
         await a.execute("begin")
         first, second = await a.fetchval(put), await a.fetchval(put)
         await a.execute("prepare transaction 'group'")

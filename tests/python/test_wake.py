@@ -8,14 +8,13 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pgq
 import pytest
-from pgserver import Server
 
 from .sessions import (
     Connection,
@@ -339,6 +338,15 @@ async def test_what_lets_jobs_run_and_commits_after_the_look_is_not_missed(
     assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
 
 
+async def found_by_looking(writer: Connection, sleeper: Connection, ear: Ear) -> None:
+    """Commit what was begun before the sleeper could be noticed: it looks until it has come."""
+    for _ in range(15):
+        assert timedelta(0) < await sleeper.fetchval(WAIT, ["default"]) <= SECOND
+    await writer.execute("commit")
+    assert await ear.count() == 0
+    assert await sleeper.fetchval(WAIT, ["default"]) == timedelta(0)
+
+
 async def test_what_was_begun_while_somebody_lingered_is_not_missed(
     a: Connection, b: Connection
 ) -> None:
@@ -353,11 +361,7 @@ async def test_what_was_begun_while_somebody_lingered_is_not_missed(
         return bool(await b.fetchval(REGISTERED))
 
     await until(registered)
-    for _ in range(15):
-        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
-    await a.execute("commit")
-    assert await ear.count() == 0
-    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+    await found_by_looking(a, b, ear)
 
 
 async def test_what_was_begun_before_others_could_notice_is_not_missed(
@@ -368,11 +372,7 @@ async def test_what_was_begun_before_others_could_notice_is_not_missed(
     await b.fetchval(WAIT, ["default"])
     await a.execute(f"begin; {PUT}")
     await b.execute("commit")
-    for _ in range(15):
-        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
-    await a.execute("commit")
-    assert await ear.count() == 0
-    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+    await found_by_looking(a, b, ear)
 
 
 async def test_what_was_begun_when_others_noticed_no_more_is_not_missed(
@@ -382,11 +382,7 @@ async def test_what_was_begun_when_others_noticed_no_more_is_not_missed(
     await sleep(b)
     await a.execute("update pgq.lane set awaited_until = clock_timestamp()")
     await a.execute(f"begin; {PUT}")
-    for _ in range(15):
-        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
-    await a.execute("commit")
-    assert await ear.count() == 0
-    assert await b.fetchval(WAIT, ["default"]) == timedelta(0)
+    await found_by_looking(a, b, ear)
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
@@ -498,27 +494,9 @@ async def test_who_is_woken_by_a_lease_that_expires_can_claim_the_job(
 # Prepared transactions
 
 
-@pytest.fixture(scope="module")
-def preparing() -> Iterator[Dsn]:
-    """A database of a server that can prepare transactions."""
-    version = os.environ.get("PGQ_TEST_VERSION")
-    settings = {"fsync": "off", "max_prepared_transactions": "10"}
-    with Server(int(version) if version else None, settings) as server:
-        server.psql("create extension pgq")
-        yield {
-            "host": server.host,
-            "port": server.port,
-            "user": server.user,
-            "password": server.password,
-            "database": server.database,
-        }
-
-
 @pytest.mark.parametrize("level", ["read committed", "serializable"])
-async def test_a_transaction_can_be_prepared_while_somebody_waits(
-    preparing: Dsn, level: str
-) -> None:
-    async with sessions(preparing, 2) as (a, b):
+async def test_a_transaction_can_be_prepared_while_somebody_waits(dsn: Dsn, level: str) -> None:
+    async with sessions(dsn, 2) as (a, b):
         await a.execute("select pgq_purge('default'); select pgq_maintain()")
         ear = await listen(b)
         await sleep(b)

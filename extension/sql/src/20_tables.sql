@@ -205,6 +205,7 @@ create table pgq.ring (
 comment on table pgq.ring is
 'which slots hold jobs: oldest first, the last one is written; closing ones seemed empty. '
 'firsts, by slot number: below its ids. The row with the highest gen counts';
+comment on column pgq.ring.switched_at is 'since when all but ready has been so';
 comment on column pgq.ring.ready is
 'those of live in which something may be claimable, in the same order; ticks look into the others, '
 'too: see pgq._ready_slots';
@@ -236,6 +237,20 @@ create type pgq.renewal as (
     cancel_requested boolean
 );
 comment on type pgq.renewal is 'for pgq._renew: a receipt that was good, and its new expiry';
+
+create type pgq.turn as (
+    group_id bigint,
+    place bigint,
+    noted smallint,
+    slot smallint,
+    lane integer,
+    id bigint,
+    at bigint,
+    is_followed boolean
+);
+comment on type pgq.turn is
+'for pgq._next_heads: what pgq._note_groups has noted of a group (6: anything), and the new or '
+'waiting job that may be next; at: its place. is_followed: another one may wait behind it';
 
 create table pgq.gate (
     one boolean not null default true,

@@ -17,7 +17,14 @@ coalesce((
                          from pgq.floor_{slot} f where f.lane = v_lane order by f.n desc limit 1
                    ), 0)
 --@ end
--- Of a lane "l", for those that look for active jobs, too.
+-- Of a lane "l".
+--@ define floor
+coalesce((
+                                  select f.floor from pgq.floor_{slot} f
+                                   where f.lane = l.id order by f.n desc limit 1
+                              ), 0)
+--@ end
+-- The same for those that look for active jobs, too.
 --@ define base
 coalesce((
                                   select f.base from pgq.floor_{slot} f

@@ -173,14 +173,10 @@ begin
                     limit 1
                ) j (key);
         perform pgq._raise_floor({slot}::smallint, l.id)
-           from pgq.lane l
-           left join lateral (
-                   select f.floor from pgq.floor_{slot} f
-                    where f.lane = l.id order by f.n desc limit 1
-                ) f on true,
+           from pgq.lane l,
                 lateral (
                     select j.lease_expires_at from pgq.job_{slot} j
-                     where j.lane = l.id and j.{key} > coalesce(f.floor, 0)
+                     where j.lane = l.id and j.{key} > {floor}
                      order by j.{key} limit 1
                 ) j
           where j.lease_expires_at > p_now;

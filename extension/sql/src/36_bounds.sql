@@ -166,24 +166,21 @@ begin
     --@ each slot
     when {slot} then
         return query
-        select l.*
-          from pgq.lane a,
+        select r.*
+          from pgq.lane l,
                lateral (
                    select j.id, j.start_by from pgq.job_{slot} j
-                    where j.lane = a.id and j.{key} > coalesce((
-                              select f.floor from pgq.floor_{slot} f
-                               where f.lane = a.id order by f.n desc limit 1
-                          ), 0)
+                    where j.lane = l.id and j.{key} > {floor}
                       and j.lease_expires_at is null and j.wait is null and j.attempt = 0
                     order by j.{key}
                     limit 1000
                ) o,
                lateral (
                    select j.* from pgq.job_{slot} j
-                    where j.lane = a.id and j.id = o.id and j.lease_expires_at is null
+                    where j.lane = l.id and j.id = o.id and j.lease_expires_at is null
                       for update skip locked
-               ) l
-         where a.expiring and o.start_by <= p_now;
+               ) r
+         where l.expiring and o.start_by <= p_now;
     --@ end
     end case;
 end

@@ -43,7 +43,11 @@ end
 $$;
 comment on function pgq._is_waiting(pgq.job) is 'whether a job of a group is new or waiting';
 
-create function pgq._busy_groups(p_group_ids bigint[])
+--@ define queue_base
+(select min({base}) from pgq.lane l where l.queue_id = p_at.queue_id)
+--@ end
+
+create function pgq._busy_groups(p_at pgq.target, p_group_ids bigint[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -54,39 +58,59 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_slots constant smallint[] := pgq._slots();
+    v_number constant integer := cardinality(p_group_ids);
     v_busy bigint[];
 begin
-    v_busy := array(
-        select g from unnest(p_group_ids) g
-         where exists (select from pgq.group_block b where b.group_id = g)
-            --@ each parked
-            or ({slot} = any (v_slots) and (
-                   select j.id from pgq.job_{slot} j
-                    where j.group_id = g and j.wait is not null order by j.wait desc limit 1
-               ) is not null)
-            or ({slot} = any (v_slots) and (
-                   select j.id from pgq.job_{slot} j
-                    where j.group_id = g and j.wait is null order by j.due desc limit 1
-               ) is not null)
-            --@ end
-            --@ each ring
-            or ({slot} = any (v_slots) and (
-                   select j.id from pgq.job_{slot} j
-                    where j.group_id = g order by j.id desc limit 1
-               ) is not null)
-            --@ end
-    );
-    -- As in pgq._live_keys.
-    raise exception using errcode = 'PQ000';
-exception
-    when sqlstate 'PQ000' then
-        return v_busy;
+    case p_at.parked
+    --@ each parked
+    when {slot} then
+        v_busy := array(
+            select g from unnest(p_group_ids) g
+             where (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g and j.wait is null and j.due > {queue_base}
+                        order by j.due desc limit 1
+                   ) is not null
+        );
+    --@ end
+    end case;
+    if cardinality(v_busy) < v_number then
+        case p_at.slot
+        --@ each ring
+        when {slot} then
+            v_busy := v_busy || array(
+                select g from unnest(p_group_ids) g
+                 where g <> all (v_busy) and (
+                           select j.id from pgq.job_{slot} j
+                            where j.group_id = g and j.id > {queue_base}
+                            order by j.id desc limit 1
+                       ) is not null
+            );
+        --@ end
+        end case;
+    end if;
+    if cardinality(v_busy) < v_number then
+        case p_at.parked
+        --@ each parked
+        when {slot} then
+            v_busy := v_busy || array(
+                select g from unnest(p_group_ids) g
+                 where g <> all (v_busy) and (
+                           select j.id from pgq.job_{slot} j
+                            where j.group_id = g and j.wait is not null
+                            order by j.wait desc limit 1
+                       ) is not null
+            );
+        --@ end
+        end case;
+    end if;
+    return v_busy;
 end
 $$;
-comment on function pgq._busy_groups(bigint[]) is
-'those of these groups that seem to have a live job, or are blocked; where a new one is put '
-'depends on it, not what becomes of it';
+comment on function pgq._busy_groups(pgq.target, bigint[]) is
+'those of these groups that have a live job in the slots to which this transaction writes anyway. '
+'It says where a new one is put, not what becomes of it: in a group that is busy elsewhere one job '
+'is moved at its commit, and is seen then';
 
 create function pgq._queue_event()
 returns void

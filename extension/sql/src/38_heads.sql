@@ -2,20 +2,6 @@
  * Looking at, and changing, the jobs of groups, of which the buckets are locked.
  */
 
-create type pgq.turn as (
-    group_id bigint,
-    place bigint,
-    noted smallint,
-    slot smallint,
-    lane integer,
-    id bigint,
-    at bigint,
-    is_followed boolean
-);
-comment on type pgq.turn is
-'for pgq._next_heads: what pgq._note_groups has noted of a group, and the new or waiting job that '
-'may be next; at: its place. is_followed: another one may wait behind it';
-
 create function pgq._waiting(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
 )
@@ -81,18 +67,17 @@ begin
     select g.id, h.*
       from (
                select 0
-                      --@ each parked
-                      , (
-                          select min({base}) from pgq.lane l where l.queue_id = p_queue_id
-                      ) as base_{slot}
+                      --@ each slot
+                      , min({base}) as base_{slot}
                       --@ end
+                 from pgq.lane l where l.queue_id = p_queue_id
            ) b,
            unnest(p_group_ids) g (id), lateral (
                select count(*), max(j.id)
                  from (
                           --@ each ring
                           select j.id from pgq.job_{slot} j
-                           where j.group_id = g.id
+                           where j.group_id = g.id and j.id > b.base_{slot}
                              and j.lease_expires_at is distinct from 'infinity'
                           union all
                           --@ end
@@ -246,8 +231,9 @@ begin
 end
 $$;
 comment on function pgq._make_heads(smallint, integer, bigint[]) is
-'lets jobs be claimed that wait, or are new and of this transaction, and returns those of which '
-'nobody is about to cancel or replace them';
+'lets jobs be claimed that wait, or are new and of this transaction, which is looked at (anybody '
+'may write the setting that notes them), and returns those that nobody is about to cancel or '
+'replace';
 
 create function pgq._come_late(p_group_id bigint, p_from bigint, p_place bigint)
 returns boolean

@@ -9,13 +9,17 @@
  * is lost when lingering ends.
  */
 
-create function pgq._writers(p_pids integer[])
-returns integer[]
+create function pgq._has_writers()
+returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-begin
-    return array(
+declare
+    v_before constant integer[] := string_to_array(
+        nullif(current_setting('pgq.writers', true), ''), ','
+    )::integer[];
+    -- To a slot; or they have resumed a queue or made a schedule.
+    v_writers constant integer[] := array(
         -- Those of prepared transactions have no pid.
         select distinct coalesce(l.pid, -1)
           from pg_locks l
@@ -25,22 +29,7 @@ begin
            and (l.relation in ('pgq.queue'::regclass, 'pgq.schedule'::regclass)
                 or l.relation in (select i.inhrelid from pg_inherits i
                                    where i.inhparent = 'pgq.job'::regclass))
-           and (p_pids is null or coalesce(l.pid, -1) = any (p_pids))
-    );
-end
-$$;
-comment on function pgq._writers(integer[]) is
-'the other sessions (null: all, or of these) that have written to a slot, resumed a queue or made '
-'a schedule, and are not done';
-
-create function pgq._has_writers()
-returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_writers constant integer[] := pgq._writers(
-        string_to_array(nullif(current_setting('pgq.writers', true), ''), ',')::integer[]
+           and (v_before is null or coalesce(l.pid, -1) = any (v_before))
     );
 begin
     perform set_config('pgq.writers', array_to_string(v_writers || array[0], ','), false);

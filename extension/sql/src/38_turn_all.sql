@@ -33,7 +33,7 @@ end
 $$;
 comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) is
 'pgq._turn_group for many groups: all at once where one job is next, one by one where more is to '
-'be done. Anybody may write the setting that notes them';
+'be done';
 
 create function pgq._merge_hints(
     p_group_ids bigint[], inout p_places bigint[], inout p_slots smallint[]

@@ -96,7 +96,7 @@ declare
     v_waiting bigint[];
 begin
     if v_group_ids is not null and not v_waits then
-        v_busy := pgq._busy_groups(array(select distinct g from unnest(v_group_ids) g));
+        v_busy := pgq._busy_groups(p_at, array(select distinct g from unnest(v_group_ids) g));
     end if;
     v_waiting := array(
         select g.id
@@ -132,6 +132,23 @@ comment on function
     ) is
 'inserts jobs with drawn ids where pgq._target says (p_at); notes their groups. p_after: they wait '
 'for jobs';
+
+create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids bigint[];
+begin
+    perform pgq._check_keys('group_keys', p_group_keys, p_payloads);
+    v_ids := pgq._draw_ids(p_at, cardinality(p_payloads), true);
+    perform pgq._add_keyed(p_at, v_ids, p_payloads, null, p_group_keys, null, null, null, false);
+    return v_ids;
+end
+$$;
+comment on function pgq._enqueue_grouped(pgq.target, jsonb[], text[]) is
+'enqueues jobs that have group keys and are plain otherwise, and returns their ids';
 
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],

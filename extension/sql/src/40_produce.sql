@@ -8,16 +8,23 @@
 
 -- Of two lanes either will do. Leaves the slot null where it is not the ordinary case.
 --@ define where
-select l.id, r.live[cardinality(r.live)], l.awaited_until, l.queue_id
-          into v_lane, v_slot, v_awaited, v_queue_id
+select l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)], l.awaited_until,
+               l.queue_id
+          into v_lane, v_slot, v_parked, v_awaited, v_queue_id
           from pgq.lane l,
-               lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
+               lateral (select o.live, o.parked from pgq.ring o order by o.gen desc limit 1) r
          where l.queue = v_queue and l.priority = v_priority
            and not (l.expiring or l.is_bounded)
            and ({is_owner} or pgq._may(l.queue_id, 'enqueue'))
            and pg_current_xact_id() is not null
            and current_setting('transaction_isolation') = 'read committed'
          limit 1
+--@ end
+
+--@ define target
+row(
+            v_queue_id, v_lane, v_slot, v_parked, null, false, v_awaited > pgq._now()
+        )::pgq.target
 --@ end
 
 -- As in pgq._wake, without a call while nobody sleeps.
@@ -57,15 +64,18 @@ set enable_mergejoin = off
 as $$
 declare
     v_queue alias for queue; v_priority alias for priority;
-    v_id bigint; v_lane integer; v_slot smallint; v_awaited timestamptz; v_queue_id integer;
+    v_id bigint; v_lane integer; v_slot smallint; v_parked smallint; v_awaited timestamptz;
+    v_queue_id integer;
 begin
     {check_restricted};
-    -- The ordinary case, in two statements; pgq_enqueue_many does the rest, and says what is wrong.
-    if payload is not null and num_nonnulls(
-           run_at, headers, max_attempts, dedupe_key, group_key, expires_at, after
-       ) = 0
+    -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
+    if payload is not null
+        and num_nonnulls(run_at, headers, max_attempts, dedupe_key, expires_at, after) = 0
     then
         {where};
+        if group_key is not null and v_slot is not null then
+            return (pgq._enqueue_grouped({target}, array[payload], array[group_key]))[1];
+        end if;
     end if;
     case v_slot
     --@ each ring
@@ -76,7 +86,7 @@ begin
     --@ end
     else
         perform pgq._check_not_null('payload', payload is null);
-        return (select e from @extschema@.pgq_enqueue_many(
+        return (select e from pgq._enqueue_many(
             array[payload], queue, priority, run_at,
             case when dedupe_key is not null then array[dedupe_key] end,
             case when group_key is not null then array[group_key] end, max_attempts, headers,
@@ -140,15 +150,16 @@ as $$
 declare
     v_queue alias for queue; v_priority alias for priority;
     v_now constant timestamptz := pgq._now();
-    v_lane integer; v_slot smallint; v_awaited timestamptz; v_queue_id integer;
+    v_lane integer; v_slot smallint; v_parked smallint; v_awaited timestamptz; v_queue_id integer;
 begin
     {check_restricted};
     perform pgq._check_array('payloads', payloads);
-    if num_nonnulls(
-           run_at, headers, max_attempts, dedupe_keys, group_keys, expires_at, after
-       ) = 0
-    then
+    if num_nonnulls(run_at, headers, max_attempts, dedupe_keys, expires_at, after) = 0 then
         {where};
+        if group_keys is not null and v_slot is not null then
+            return query select unnest(pgq._enqueue_grouped({target}, payloads, group_keys));
+            return;
+        end if;
     end if;
     case v_slot
     --@ each ring

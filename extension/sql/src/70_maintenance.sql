@@ -41,14 +41,10 @@ begin
     when {slot} then
         v_found := case when p_closely then exists (select from pgq.job_{slot}) else exists (
             select
-              from pgq.lane l
-              left join lateral (
-                      select f.base from pgq.floor_{slot} f
-                       where f.lane = l.id order by f.n desc limit 1
-                   ) f on true,
+              from pgq.lane l,
                    lateral (
                       select from pgq.job_{slot} j
-                       where j.lane = l.id and j.{key} > coalesce(f.base, 0) limit 1
+                       where j.lane = l.id and j.{key} > {base} limit 1
                    ) j
         ) end;
     --@ end
@@ -87,14 +83,10 @@ begin
     when {slot} then
         v_found := exists (
             select
-              from pgq.lane l
-              left join lateral (
-                      select f.floor from pgq.floor_{slot} f
-                       where f.lane = l.id order by f.n desc limit 1
-                   ) f on true,
+              from pgq.lane l,
                    lateral (
                       select from pgq.job_{slot} j
-                       where j.lane = l.id and j.id > coalesce(f.floor, 0)
+                       where j.lane = l.id and j.id > {floor}
                          and (j.lease_expires_at is null or j.lease_expires_at <= p_now)
                        order by j.id limit 1
                    ) j

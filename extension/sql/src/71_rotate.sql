@@ -112,6 +112,51 @@ $$;
 comment on function pgq._shift_xids(timestamptz) is
 'moves the registers xid_old and xid_recent on, once a second';
 
+create function pgq._turn_ring(p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ring pgq.ring; v_live smallint[]; v_slot smallint;
+begin
+    select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
+    v_live := v_ring.live;
+    select t.p_live, t.p_closing into v_ring.parked, v_ring.parked_closing
+      from pgq._turn(
+               '{4,5}', v_ring.parked[cardinality(v_ring.parked)], p_now, v_ring.parked,
+               v_ring.parked_closing
+           ) t;
+    select t.p_live, t.p_closing into v_ring.live, v_ring.closing
+      from pgq._turn(
+               '{0,1,2,3}', v_ring.parked[cardinality(v_ring.parked)], p_now, v_ring.live,
+               v_ring.closing
+           ) t;
+    foreach v_slot in array v_ring.live loop
+        if v_slot <> all (v_live) then
+            v_ring.firsts[v_slot + 1] := coalesce(
+                case when v_slot = v_ring.live[cardinality(v_ring.live)]
+                     then pg_sequence_last_value('pgq.job_id') end, 0);
+        end if;
+    end loop;
+    v_ring.ready := pgq._ready_slots(v_ring, p_now);
+    insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
+    select r.gen + 1, v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked,
+           v_ring.parked_closing,
+           case when (r.live, r.closing, r.parked, r.parked_closing)
+                     = (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing)
+                then r.switched_at else p_now end,
+           v_ring.ready
+      from pgq.ring r
+     where r.gen = v_ring.gen
+       and (r.live, r.closing, r.parked, r.parked_closing, r.ready) is distinct from
+           (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing, v_ring.ready);
+    delete from pgq.ring r where r.gen < v_ring.gen - 100;
+end
+$$;
+comment on function pgq._turn_ring(timestamptz) is
+'frees, closes and adds slots, and decides which are spent; the floors have been adjusted';
+
 create function pgq._maintain()
 returns void
 language plpgsql
@@ -119,7 +164,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_ring pgq.ring; v_live smallint[]; v_slot smallint;
+    v_slot smallint;
 begin
     perform from pgq.gate g for update skip locked;
     if not found then
@@ -135,38 +180,11 @@ begin
     perform pgq._reclaim(null, 1000, 10000, true), pgq._drop_permits(),
             pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now);
 
-    select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
-    v_live := v_ring.live;
     foreach v_slot in array pgq._slots() loop
         perform pgq._adjust_floors(v_slot, v_now);
     end loop;
     perform pgq._raise_bases();
-    select t.p_live, t.p_closing into v_ring.parked, v_ring.parked_closing
-      from pgq._turn(
-               '{4,5}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.parked,
-               v_ring.parked_closing
-           ) t;
-    select t.p_live, t.p_closing into v_ring.live, v_ring.closing
-      from pgq._turn(
-               '{0,1,2,3}', v_ring.parked[cardinality(v_ring.parked)], v_now, v_ring.live,
-               v_ring.closing
-           ) t;
-    foreach v_slot in array v_ring.live loop
-        if v_slot <> all (v_live) then
-            v_ring.firsts[v_slot + 1] := coalesce(
-                case when v_slot = v_ring.live[cardinality(v_ring.live)]
-                     then pg_sequence_last_value('pgq.job_id') end, 0);
-        end if;
-    end loop;
-    v_ring.ready := pgq._ready_slots(v_ring, v_now);
-    insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
-    select r.gen + 1, v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked,
-           v_ring.parked_closing, v_now, v_ring.ready
-      from pgq.ring r
-     where r.gen = v_ring.gen
-       and (r.live, r.closing, r.parked, r.parked_closing, r.ready) is distinct from
-           (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing, v_ring.ready);
-    delete from pgq.ring r where r.gen < v_ring.gen - 100;
+    perform pgq._turn_ring(v_now);
 
     perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
             pgq._clear_group_events(), pgq._fit_samples(), pgq._sum_up(v_now);

@@ -50,14 +50,16 @@ _RELAXED = """
                      else current_setting('synchronous_commit') end,
                 true) offset 0) as relaxed (setting),
            lateral """
-_RELAXED_WORKER = "worker => case when setting is not null then $4::text end"
 
-DEQUEUE_RELAXED = DEQUEUE.replace(_JOB, _JOB + _RELAXED).replace(
-    "worker => $4::text", _RELAXED_WORKER
-)
-DEQUEUE_FROM_RELAXED = DEQUEUE_FROM.replace(_JOB, _JOB + _RELAXED).replace(
-    "worker => $4::text", _RELAXED_WORKER
-)
+
+def _relaxed(claim: str) -> str:
+    return claim.replace(_JOB, _JOB + _RELAXED).replace(
+        "worker => $4::text", "worker => case when setting is not null then $4::text end"
+    )
+
+
+DEQUEUE_RELAXED = _relaxed(DEQUEUE)
+DEQUEUE_FROM_RELAXED = _relaxed(DEQUEUE_FROM)
 
 HEARTBEAT = """
     select @pgq_heartbeat(
