@@ -16,8 +16,10 @@ from .sessions import (
     maintain,
     raise_floors,
     sessions,
+    started,
     turning,
     until,
+    waiting,
     within,
 )
 
@@ -417,6 +419,38 @@ async def test_a_job_that_is_left_to_the_next_tick_may_follow_before_it(
     await finish(a, first)
     assert await a.fetchval("select count(*) from pgq.group_hint") == 0
     assert await claimed(a) == [left]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+async def test_a_head_that_ends_under_an_old_snapshot_while_others_commit_lets_nobody_pass(
+    dsn: Dsn, a: Connection, b: Connection, c: Connection, jobs: int
+) -> None:
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("begin")
+    later = [await put(b) for _ in range(jobs)]
+    async with sessions(dsn, 1) as (holder,):
+        # Stops a commit that has locked the bucket, before it counts heads.
+        await holder.execute("begin; lock table pgq.group_block in access exclusive mode")
+        async with started(b.execute("commit")) as commit:
+            if jobs == 2:
+                await waiting(a, b, commit)
+            await c.execute("begin isolation level repeatable read")
+            await finish(c, first)
+            await c.execute("commit")
+            await holder.execute("commit")
+            await within(commit)
+    await maintain(a)
+    for job_id in [second, *later]:
+        assert await claimed(a) == [job_id]
+        await finish(a, job_id)
+
+
+async def test_many_jobs_of_groups_are_added_in_one_call(a: Connection) -> None:
+    """A plan that compares each with each would take minutes."""
+    for groups in (1, 10_000, 20_000):
+        keys = [f"{groups} {number % groups}" for number in range(20_000)]
+        await within(a.fetch(MANY, keys))
 
 
 async def test_jobs_that_commit_late_are_not_overtaken_by_those_after_the_heads(

@@ -2,7 +2,7 @@
  * Groups. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(38);
+select plan(39);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -51,6 +51,10 @@ begin
               from pgq.job j where j.payload #>> '{}' = p_label);
 end
 $$;
+
+select throws_ok(
+    $$ select pgq_enqueue('1', group_key => 'g', on_duplicate => 'skip') $$, '22023',
+    '"on_duplicate" must be keep, replace or error, not "skip"', 'also without a dedupe key');
 
 -- One after the other.
 select pg_temp.put('1'), pg_temp.put('2'), pg_temp.put('x', 'h'), pg_temp.put('3') \g /dev/null

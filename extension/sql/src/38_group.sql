@@ -43,6 +43,7 @@ end
 $$;
 comment on function pgq._is_waiting(pgq.job) is 'whether a job of a group is new or waiting';
 
+-- Of the queue of p_at. A lane in which nothing was claimed has none: then it is 0.
 --@ define queue_base
 (select min({base}) from pgq.lane l where l.queue_id = p_at.queue_id)
 --@ end
@@ -58,52 +59,44 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_number constant integer := cardinality(p_group_ids);
     v_busy bigint[];
 begin
+    case p_at.slot
+    --@ each ring
+    when {slot} then
+        v_busy := array(
+            select g from unnest(p_group_ids) g
+             where (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g and j.id > {queue_base} order by j.id desc limit 1
+                   ) is not null
+        );
+    --@ end
+    end case;
+    if v_busy <> '{}' then
+        p_group_ids := array(select unnest(p_group_ids) except select unnest(v_busy));
+        if p_group_ids = '{}' then
+            return v_busy;
+        end if;
+    end if;
+    -- A head, or one that waits; before the last one that waited lie its dead index entries.
     case p_at.parked
     --@ each parked
     when {slot} then
-        v_busy := array(
+        v_busy := v_busy || array(
             select g from unnest(p_group_ids) g
              where (
                        select j.id from pgq.job_{slot} j
                         where j.group_id = g and j.wait is null and j.due > {queue_base}
                         order by j.due desc limit 1
                    ) is not null
+                or (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g and j.wait is not null order by j.wait desc limit 1
+                   ) is not null
         );
     --@ end
     end case;
-    if cardinality(v_busy) < v_number then
-        case p_at.slot
-        --@ each ring
-        when {slot} then
-            v_busy := v_busy || array(
-                select g from unnest(p_group_ids) g
-                 where g <> all (v_busy) and (
-                           select j.id from pgq.job_{slot} j
-                            where j.group_id = g and j.id > {queue_base}
-                            order by j.id desc limit 1
-                       ) is not null
-            );
-        --@ end
-        end case;
-    end if;
-    if cardinality(v_busy) < v_number then
-        case p_at.parked
-        --@ each parked
-        when {slot} then
-            v_busy := v_busy || array(
-                select g from unnest(p_group_ids) g
-                 where g <> all (v_busy) and (
-                           select j.id from pgq.job_{slot} j
-                            where j.group_id = g and j.wait is not null
-                            order by j.wait desc limit 1
-                       ) is not null
-            );
-        --@ end
-        end case;
-    end if;
     return v_busy;
 end
 $$;

@@ -52,7 +52,7 @@ comment on function pgq._waiting(bigint[], bigint[], smallint[], integer[]) is
 'that wait (p_slots: -2) behind another one, nothing is to be done';
 
 create function pgq._heads(p_queue_id integer, p_group_ids bigint[])
-returns table (group_id bigint, heads bigint, last bigint)
+returns table (group_id bigint, heads bigint, last bigint, hint bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -64,7 +64,7 @@ as $$
 begin
     -- In one snapshot, taken when all slots are locked: heads are moved meanwhile.
     return query
-    select g.id, h.*
+    select g.id, h.*, (select min(o.id) from pgq.group_hint o where o.group_id = g.id)
       from (
                select 0
                       --@ each slot
@@ -92,7 +92,8 @@ begin
 end
 $$;
 comment on function pgq._heads(integer, bigint[]) is
-'how many heads each of these groups of a queue has, and the highest id of them';
+'how many heads each of these groups of a queue has, and the highest id of them. hint: from which '
+'place on somebody has left the group to the next tick, who may have ended a head';
 
 create function pgq._next_heads(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
@@ -117,7 +118,7 @@ begin
         select t.*, l.queue_id
           from unnest(v_turns) t left join pgq.lane l on l.id = t.lane
     ), decided as (
-        select t.*, h.heads, coalesce(h.last, 0) as last,
+        select t.*, h.heads, coalesce(h.last, 0) as last, h.hint,
                case when exists (select from pgq.group_block b where b.group_id = t.group_id)
                     then 0 else q.group_concurrency end as most
           from turn t
@@ -130,11 +131,11 @@ begin
                ) h on h.group_id = t.group_id
           left join pgq.queue q on q.id = t.queue_id
     )
-    select d.group_id, d.place, d.slot, d.lane, d.id,
-           d.noted < 4 and d.at >= d.last
+    select d.group_id, least(d.place, d.hint), d.slot, d.lane, d.id,
+           d.noted < 4 and d.hint is null and d.at >= d.last
            and (d.heads = d.most - 1 or (d.heads < d.most and not d.is_followed))
       from decided d
-     where d.noted >= 0 or d.heads < d.most or d.at < d.last;
+     where d.noted >= 0 or d.heads < d.most or d.at < d.last or d.hint is not null;
 end
 $$;
 comment on function pgq._next_heads(bigint[], bigint[], smallint[], integer[]) is

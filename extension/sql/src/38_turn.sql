@@ -11,8 +11,7 @@ declare
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
     v_from bigint := p_from;
     v_queue pgq.queue;
-    v_heads bigint;
-    v_last bigint;
+    v_heads bigint; v_last bigint; v_hint bigint;
     v_job record;
 begin
     loop
@@ -29,10 +28,14 @@ begin
         if v_heads is null then
             select q.* into v_queue
               from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
-            select h.heads, coalesce(h.last, 0) into v_heads, v_last
-              from pgq._heads(v_queue.id, array[p_group_id]) h;
-            if exists (select from pgq.group_block b where b.group_id = p_group_id) then
-                v_heads := v_queue.group_concurrency::bigint;
+            select case when exists (select from pgq.group_block b where b.group_id = p_group_id)
+                        then v_queue.group_concurrency else h.heads end,
+                   coalesce(h.last, 0), h.hint
+              into v_heads, v_last, v_hint from pgq._heads(v_queue.id, array[p_group_id]) h;
+            -- Left since the bucket was locked, by one who has not locked it.
+            if v_hint < v_from then
+                v_from := v_hint;
+                continue;
             end if;
         end if;
         if v_job.by_xid <> v_xid

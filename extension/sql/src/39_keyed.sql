@@ -66,12 +66,13 @@ as $$
 begin
     perform pgq._note_groups(
                 array_agg(n.group_id), array_agg(n.id),
-                array_agg(case when n.id = any (p_waiting) then smallint '-2' else p_at.slot end),
+                array_agg(case when w.id is null then p_at.slot else smallint '-2' end),
                 array_agg(p_at.lane)
             )
        from (select g.group_id, min(g.id) as id
                from unnest(p_group_ids, p_ids) g (group_id, id)
-              where g.group_id is not null group by g.group_id) n;
+              where g.group_id is not null group by g.group_id) n
+       left join unnest(p_waiting) w (id) on w.id = n.id;
 end
 $$;
 comment on function pgq._note_added(pgq.target, bigint[], bigint[], bigint[]) is
@@ -102,8 +103,9 @@ begin
         select g.id
           from (select u.*, row_number() over (partition by u.group_id order by u.id) > 1 as later
                   from unnest(p_ids, v_group_ids) u (id, group_id)) g
+          left join unnest(v_busy) b (id) on b.id = g.group_id
          where p_after
-            or (g.group_id is not null and (v_waits or g.group_id = any (v_busy) or g.later))
+            or (g.group_id is not null and (v_waits or b.id is not null or g.later))
     );
     insert into pgq.job (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, lease_expires_at, payload, headers,
@@ -137,6 +139,8 @@ create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_grou
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = on
+set enable_mergejoin = on
 as $$
 declare
     v_ids bigint[];

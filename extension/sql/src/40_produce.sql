@@ -69,7 +69,7 @@ declare
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
-    if payload is not null
+    if payload is not null and (group_key is null or on_duplicate = 'keep')
         and num_nonnulls(run_at, headers, max_attempts, dedupe_key, expires_at, after) = 0
     then
         {where};
@@ -154,7 +154,9 @@ declare
 begin
     {check_restricted};
     perform pgq._check_array('payloads', payloads);
-    if num_nonnulls(run_at, headers, max_attempts, dedupe_keys, expires_at, after) = 0 then
+    if num_nonnulls(run_at, headers, max_attempts, dedupe_keys, expires_at, after) = 0
+        and (group_keys is null or on_duplicate = 'keep')
+    then
         {where};
         if group_keys is not null and v_slot is not null then
             return query select unnest(pgq._enqueue_grouped({target}, payloads, group_keys));
