@@ -446,6 +446,25 @@ async def test_a_head_that_ends_under_an_old_snapshot_while_others_commit_lets_n
         await finish(a, job_id)
 
 
+async def test_a_new_job_for_which_there_is_no_room_waits_behind_those_that_waited_before(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("begin")
+    first, second, third = [await put(b) for _ in range(3)]
+    await c.execute("begin")
+    fourth = await put(c)
+    await b.execute("commit")
+    assert await claimed(a) == [first]
+    await a.execute("begin isolation level repeatable read")
+    await finish(a, first)
+    await a.execute("commit")
+    # Takes over what the end of the first one has left to the next tick: the second follows.
+    await c.execute("commit")
+    for job_id in (second, third, fourth):
+        assert await claimed(a) == [job_id]
+        await finish(a, job_id)
+
+
 async def test_many_jobs_of_groups_are_added_in_one_call(a: Connection) -> None:
     """A plan that compares each with each would take minutes."""
     for groups in (1, 10_000, 20_000):

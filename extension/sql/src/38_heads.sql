@@ -143,8 +143,8 @@ comment on function pgq._next_heads(bigint[], bigint[], smallint[], integer[]) i
 'can be claimed, and nothing else is to be done';
 
 create function pgq._follower(
-    p_group_id bigint, p_from bigint, out slot smallint, out lane integer, out id bigint,
-    out place bigint, out by_xid bigint
+    p_group_id bigint, p_from bigint, p_new_first boolean, out slot smallint, out lane integer,
+    out id bigint, out place bigint, out by_xid bigint
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -169,13 +169,14 @@ begin
                --@ end
                select null, null, null, null, null where false
            ) f
-     order by f.place, f.id
+     order by p_new_first and f.due is null, f.place, f.id
      limit 1;
 end
 $$;
-comment on function pgq._follower(bigint, bigint) is
+comment on function pgq._follower(bigint, bigint, boolean) is
 'the new or waiting job of a group that is next; of the waiting ones, in a place from p_from on: '
-'before it may lie the dead index entries of thousands. by_xid: who enqueues it, if it is new';
+'before it may lie the dead index entries of thousands. p_new_first: if there is a new one, that. '
+'by_xid: who enqueues it, if it is new';
 
 create function pgq._make_heads(p_slot smallint, p_lane integer, p_ids bigint[])
 returns bigint[]

@@ -2,6 +2,27 @@
  * Which jobs of a group may be claimed: decided at COMMIT, see 38_group.sql.
  */
 
+create function pgq._room(
+    p_group_id bigint, p_lane integer, out size bigint, out heads bigint, out last bigint,
+    out hint bigint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    select q.group_concurrency::bigint, h.heads, coalesce(h.last, 0), h.hint
+      into size, heads, last, hint
+      from pgq.lane l
+      join pgq.queue q on q.id = l.queue_id, pgq._heads(q.id, array[p_group_id]) h
+     where l.id = p_lane;
+    if exists (select from pgq.group_block b where b.group_id = p_group_id) then
+        heads := size;
+    end if;
+end
+$$;
+comment on function pgq._room(bigint, integer) is
+'how many heads a group may have, and pgq._heads; a blocked one is full';
+
 create function pgq._turn_group(p_group_id bigint, p_from bigint)
 returns void
 language plpgsql
@@ -10,12 +31,12 @@ as $$
 declare
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
     v_from bigint := p_from;
-    v_queue pgq.queue;
-    v_heads bigint; v_last bigint; v_hint bigint;
+    v_is_full boolean := false;
+    v_room record;
     v_job record;
 begin
     loop
-        v_job := pgq._follower(p_group_id, v_from);
+        v_job := pgq._follower(p_group_id, v_from, v_is_full);
         exit when v_job.id is null;
         -- One that was new when its transaction committed may lie below a floor.
         if v_job.by_xid <> v_xid
@@ -25,36 +46,33 @@ begin
             values (p_group_id, least(v_from, v_job.place));
             exit;
         end if;
-        if v_heads is null then
-            select q.* into v_queue
-              from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
-            select case when exists (select from pgq.group_block b where b.group_id = p_group_id)
-                        then v_queue.group_concurrency else h.heads end,
-                   coalesce(h.last, 0), h.hint
-              into v_heads, v_last, v_hint from pgq._heads(v_queue.id, array[p_group_id]) h;
+        if v_room is null then
+            v_room := pgq._room(p_group_id, v_job.lane);
             -- Left since the bucket was locked, by one who has not locked it.
-            if v_hint < v_from then
-                v_from := v_hint;
+            if v_room.hint < v_from then
+                v_from := v_room.hint;
                 continue;
             end if;
         end if;
-        if v_job.by_xid <> v_xid
-            or (v_job.by_xid is not null and v_heads >= v_queue.group_concurrency)
-        then
+        if v_job.by_xid <> v_xid or (v_job.by_xid is not null and v_room.heads >= v_room.size) then
             perform pgq._wait(r)
                from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
             v_from := least(v_from, v_job.id);
-        elsif v_heads < v_queue.group_concurrency then
+        elsif v_room.heads < v_room.size then
             if pgq._make_heads(v_job.slot, v_job.lane, array[v_job.id]) <> '{}' then
-                v_heads := v_heads + 1;
-                v_last := greatest(v_last, v_job.id);
+                v_room.heads := v_room.heads + 1;
+                v_room.last := greatest(v_room.last, v_job.id);
             else
                 -- Its followers wait with it for whoever is about to cancel or replace it.
                 insert into pgq.group_hint (group_id, id) values (p_group_id, v_job.place);
                 exit;
             end if;
+        elsif not v_is_full then
+            v_is_full := true;
         else
-            if v_job.place < v_last and not pgq._come_late(p_group_id, v_from, v_last) then
+            if v_job.place < v_room.last
+                and not pgq._come_late(p_group_id, v_from, v_room.last)
+            then
                 insert into pgq.group_hint (group_id, id) values (p_group_id, v_from);
             end if;
             exit;
@@ -63,8 +81,8 @@ begin
 end
 $$;
 comment on function pgq._turn_group(bigint, bigint) is
-'lets as many jobs of a group be claimed as may be; its bucket is locked. p_from: of the waiting '
-'jobs none lies before it';
+'lets as many jobs of a group be claimed as may be, and new ones for which there is no room wait; '
+'its bucket is locked. p_from: of the waiting jobs none lies before it';
 
 create function pgq._lock_groups(p_group_ids bigint[], p_skip boolean)
 returns setof bigint
