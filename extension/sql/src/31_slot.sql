@@ -31,6 +31,11 @@ coalesce((
                                    where f.lane = l.id order by f.n desc limit 1
                               ), 0)
 --@ end
+-- Asked once per statement, which spares it the beginning of index scans. Sound: it has locked the
+-- slot, which keeps it from being truncated, before it took its snapshot.
+--@ define has_pages
+(select pg_relation_size('pgq.job_{slot}') > 0)
+--@ end
 --@ define claimable
 (i.lease_expires_at is null
                     or (i.lease_expires_at <= v_now and i.cancel_requested is null

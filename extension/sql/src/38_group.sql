@@ -48,7 +48,7 @@ comment on function pgq._is_waiting(pgq.job) is 'whether a job of a group is new
 (select min({base}) from pgq.lane l where l.queue_id = p_at.queue_id)
 --@ end
 
-create function pgq._busy_groups(p_at pgq.target, p_group_ids bigint[])
+create function pgq._idle_groups(p_at pgq.target, p_group_ids bigint[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -59,49 +59,57 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_busy bigint[];
+    v_idle bigint[] := p_group_ids;
 begin
-    case p_at.slot
-    --@ each ring
-    when {slot} then
-        v_busy := array(
-            select g from unnest(p_group_ids) g
-             where (
-                       select j.id from pgq.job_{slot} j
-                        where j.group_id = g and j.id > {queue_base} order by j.id desc limit 1
-                   ) is not null
-        );
-    --@ end
-    end case;
-    if v_busy <> '{}' then
-        p_group_ids := array(select unnest(p_group_ids) except select unnest(v_busy));
-        if p_group_ids = '{}' then
-            return v_busy;
-        end if;
-    end if;
-    -- A head, or one that waits; before the last one that waited lie its dead index entries.
     case p_at.parked
     --@ each parked
     when {slot} then
-        v_busy := v_busy || array(
-            select g from unnest(p_group_ids) g
+        v_idle := array(
+            select g from unnest(v_idle) g
              where (
                        select j.id from pgq.job_{slot} j
                         where j.group_id = g and j.wait is null and j.due > {queue_base}
                         order by j.due desc limit 1
-                   ) is not null
-                or (
-                       select j.id from pgq.job_{slot} j
-                        where j.group_id = g and j.wait is not null order by j.wait desc limit 1
-                   ) is not null
+                   ) is null
         );
     --@ end
     end case;
-    return v_busy;
+    if v_idle = '{}' then
+        return v_idle;
+    end if;
+    case p_at.slot
+    --@ each ring
+    when {slot} then
+        v_idle := array(
+            select g from unnest(v_idle) g
+             where (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g and j.id > {queue_base} order by j.id desc limit 1
+                   ) is null
+        );
+    --@ end
+    end case;
+    if v_idle = '{}' then
+        return v_idle;
+    end if;
+    -- Last, because of the dead entries of all that have waited.
+    case p_at.parked
+    --@ each parked
+    when {slot} then
+        v_idle := array(
+            select g from unnest(v_idle) g
+             where (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g and j.wait is not null order by j.wait desc limit 1
+                   ) is null
+        );
+    --@ end
+    end case;
+    return v_idle;
 end
 $$;
-comment on function pgq._busy_groups(pgq.target, bigint[]) is
-'those of these groups that have a live job in the slots to which this transaction writes anyway. '
+comment on function pgq._idle_groups(pgq.target, bigint[]) is
+'those of these groups that have no live job in the slots to which this transaction writes anyway. '
 'It says where a new one is put, not what becomes of it: in a group that is busy elsewhere one job '
 'is moved at its commit, and is seen then';
 

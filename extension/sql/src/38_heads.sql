@@ -68,9 +68,10 @@ begin
       from (
                select 0
                       --@ each slot
-                      , min({base}) as base_{slot}
+                      , (
+                          select min({base}) from pgq.lane l where l.queue_id = p_queue_id
+                      ) as base_{slot}
                       --@ end
-                 from pgq.lane l where l.queue_id = p_queue_id
            ) b,
            unnest(p_group_ids) g (id), lateral (
                select count(*), max(j.id)
@@ -78,12 +79,13 @@ begin
                           --@ each ring
                           select j.id from pgq.job_{slot} j
                            where j.group_id = g.id and j.id > b.base_{slot}
-                             and j.lease_expires_at is distinct from 'infinity'
+                             and j.lease_expires_at is distinct from 'infinity' and {has_pages}
                           union all
                           --@ end
                           --@ each parked
                           select j.id from pgq.job_{slot} j
                            where j.group_id = g.id and j.wait is null and j.due > b.base_{slot}
+                             and {has_pages}
                           union all
                           --@ end
                           select null where false

@@ -93,19 +93,18 @@ declare
     v_group_ids constant bigint[] := case when p_group_keys is not null then array(
         select pgq._group_id(p_at.queue_id, k) from unnest(p_group_keys) k
     ) end;
-    v_busy bigint[] := array[]::bigint[];
+    v_idle bigint[];
     v_waiting bigint[];
 begin
     if v_group_ids is not null and not v_waits then
-        v_busy := pgq._busy_groups(p_at, array(select distinct g from unnest(v_group_ids) g));
+        v_idle := pgq._idle_groups(p_at, array(select distinct g from unnest(v_group_ids) g));
     end if;
     v_waiting := array(
         select g.id
           from (select u.*, row_number() over (partition by u.group_id order by u.id) > 1 as later
                   from unnest(p_ids, v_group_ids) u (id, group_id)) g
-          left join unnest(v_busy) b (id) on b.id = g.group_id
-         where p_after
-            or (g.group_id is not null and (v_waits or b.id is not null or g.later))
+          left join unnest(v_idle) i (id) on i.id = g.group_id
+         where p_after or (g.group_id is not null and (i.id is null or g.later))
     );
     insert into pgq.job (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, lease_expires_at, payload, headers,
