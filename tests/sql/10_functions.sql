@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(50);
+select plan(51);
 
 create temp table expected (declaration text, returns text);
 insert into expected values
@@ -72,6 +72,7 @@ insert into expected values
 ('pgq_resume(queue text)', 'void'),
 ('pgq_unblock(queue text, group_key text)', 'boolean'),
 ('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
+('pgq_get(id bigint)', 'SETOF pgq_jobs'),
 ('pgq_cancel(id bigint, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_key(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_all(queue text, force boolean DEFAULT false)', 'bigint'),

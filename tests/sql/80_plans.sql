@@ -71,6 +71,10 @@ begin
         perform pg_temp.run('complete many',
             'select count(*) from pgq_complete(array(select l.id from lease l order by l.id),
                                                array(select l.token from lease l order by l.id))');
+        perform pg_temp.run('get',
+            'select count(g.id) from (select * from lease limit 3) l, pgq_get(l.id) g');
+        perform pg_temp.run('get unknown',
+            'select 1 where not exists (select from pgq_get(123456789))');
         perform pg_temp.run('pop', 'select count(*) from pgq_pop(10)');
         perform pg_temp.run('claim', 'select count((pgq_claim(pgq_enqueue(''1''))).id)');
         perform pg_temp.run('cancel', 'select count(*) where pgq_cancel(pgq_enqueue(''1''))');

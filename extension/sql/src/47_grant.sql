@@ -19,6 +19,7 @@ begin
             'pgq_release', 'pgq_reclaim', 'pgq_pop', 'pgq_claim', 'pgq_channel', 'pgq_wait',
             'pgq_wake'
         ) then 'consume'
+        when p_function = 'pgq_get' then 'observe'
         when p_function = 'pgq_version' then null
         else 'manage'
     end;

@@ -1,6 +1,6 @@
 /*
- * Public: the views. What they show is what the caller may observe; pgq_health and pgq_locks, which
- * are about the whole database, are for those who may observe all queues.
+ * Public: the views, and pgq_get. What they show is what the caller may observe; pgq_health and
+ * pgq_locks, which are about the whole database, are for those who may observe all queues.
  */
 
 create function pgq._queues()
@@ -136,8 +136,8 @@ comment on view @extschema@.pgq_queues is
 'and hour: of jobs completed (null if the queue keeps none, estimated above some 60 a second) and '
 'of attempts failed.';
 
-create view @extschema@.pgq_jobs with (security_barrier) as
-select j.id, j.token, q.name as queue, l.priority::integer as priority,
+--@ define live_job
+j.id, j.token, q.name as queue, l.priority::integer as priority,
        case when j.token is not null then 'active'
             when j.wait is not null or j.lease_expires_at = 'infinity' then 'waiting'
             when j.run_at > pg_catalog.clock_timestamp() then 'scheduled'
@@ -148,21 +148,83 @@ select j.id, j.token, q.name as queue, l.priority::integer as priority,
        nullif(j.lease_expires_at, 'infinity') as lease_expires_at, j.last_error,
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
        j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result
+--@ end
+--@ define finished_job
+a.id, a.token, a.queue, a.priority::integer, a.state, a.attempt,
+       coalesce(a.max_attempts, q.max_attempts), a.payload, a.headers, a.group_key::text,
+       a.dedupe_key::text, a.worker, a.enqueued_at, coalesce(a.run_at, a.enqueued_at),
+       a.claimed_at, null, a.last_error, false, a.checkpoint, null, a.finished_at, a.result
+--@ end
+
+create view @extschema@.pgq_jobs with (security_barrier) as
+select {live_job}
   from pgq.queue q
   join pgq.lane l on l.queue_id = q.id
   join pgq.job j on j.lane = l.id
  where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id)
  union all
-select a.id, a.token, a.queue, a.priority::integer, a.state, a.attempt,
-       coalesce(a.max_attempts, q.max_attempts), a.payload, a.headers, a.group_key::text,
-       a.dedupe_key::text, a.worker, a.enqueued_at, coalesce(a.run_at, a.enqueued_at),
-       a.claimed_at, null, a.last_error, false, a.checkpoint, null, a.finished_at, a.result
+select {finished_job}
   from pgq.archive a left join pgq.queue q on q.name = a.queue
  where a.expires_at > pg_catalog.clock_timestamp()
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
 comment on view @extschema@.pgq_jobs is
 'The jobs, live and archived, of the queues that the caller may observe, with the columns of '
-'pgq_job, and expires_at, finished_at and result. Ask for an id or a queue: a scan reads all jobs.';
+'pgq_job, and expires_at, finished_at and result. Ask for a queue, and pgq_get for an id: a scan '
+'reads all jobs.';
+
+create function @extschema@.pgq_get(id bigint)
+returns setof @extschema@.pgq_jobs
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_job @extschema@.pgq_jobs;
+begin
+    perform pgq._check_not_null('id', id is null);
+    -- One statement: jobs move between slots and archive, and in one snapshot each is in one place.
+    begin
+        select {finished_job}
+          into v_job
+          from pgq.archive a left join pgq.queue q on q.name = a.queue
+         where a.id = pgq_get.id and a.expires_at > clock_timestamp()
+         union all
+        select {live_job}
+          from (
+                   select (null::pgq.job).* where false
+                   --@ each slot
+                   union all
+                   select i.* from pgq.lane l, lateral (
+                       select i.* from pgq.job_{slot} i
+                        where i.lane = l.id and i.id = pgq_get.id offset 0
+                   ) i where {has_pages}
+                   --@ end
+               ) j
+          join pgq.lane l on l.id = j.lane
+          join pgq.queue q on q.id = l.queue_id;
+        -- As in pgq._live_keys.
+        raise exception using errcode = 'PQ000';
+    exception
+        when sqlstate 'PQ000' then
+    end;
+    if v_job.id is null then
+        perform pgq._check_moved();
+    elsif pgq._may_observe((select q.id from pgq.queue q where q.name = v_job.queue)) then
+        return next v_job;
+    end if;
+end
+$$;
+revoke all on function @extschema@.pgq_get(bigint) from public;
+comment on function @extschema@.pgq_get(bigint) is
+'One job, live or archived, as pgq_jobs shows it; no row if it is unknown, or of a queue that the '
+'caller may not observe. Some index look-ups for each priority in use, however many jobs there '
+'are; leaves no lock. Errors: 22004 null id; 40001.';
 
 create view @extschema@.pgq_workers as
 select * from pgq._workers();

@@ -58,8 +58,23 @@ class Job:
     def receipt(self) -> Receipt:
         """The (id, token) pair of this claim; a popped job has none (`InvalidArgument`)."""
         if self.token is None:
-            raise InvalidArgument(f"job {self.id} was popped: it has no receipt")
+            raise InvalidArgument(
+                f"job {self.id} has no receipt: it was popped, or nobody holds it"
+            )
         return Receipt(self.id, self.token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot(Job):
+    """A job, live or finished, as `Queue.get` saw it.
+
+    `expires_at` is the time by which it has to start, `finished_at` when it ended. `token` is that
+    of the claim that holds it, or was the last one of a finished job.
+    """
+
+    expires_at: datetime | None
+    finished_at: datetime | None
+    result: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

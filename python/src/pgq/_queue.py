@@ -17,6 +17,7 @@ from pgq._models import (
     GroupOnDead,
     Job,
     JobId,
+    JobSnapshot,
     JobState,
     Lease,
     Missed,
@@ -592,6 +593,18 @@ class Queue:
         value: int = await self._value(connection, _sql.PURGE, self.name, states)
         return value
 
+    async def get(self, job_id: int, *, connection: Connection | None = None) -> JobSnapshot | None:
+        """Look at one job, live or finished: its state, its result, its last error.
+
+        Args:
+            job_id: the job, of whichever queue.
+
+        Returns:
+            The job; None if it is unknown, no longer kept, or not to be seen by the caller.
+        """
+        rows = await self._fetch(connection, _sql.GET, job_id)
+        return JobSnapshot(**self._decoded(rows[0])) if rows else None
+
     async def cancel(
         self, job_id: int, *, force: bool = False, connection: Connection | None = None
     ) -> bool:
@@ -835,12 +848,14 @@ class Queue:
         return [self._job(row) for row in await self._fetch(connection, statement, *args)]
 
     def _job(self, row: asyncpg.Record) -> Job:
+        return Job(**self._decoded(row))
+
+    def _decoded(self, row: asyncpg.Record) -> dict[str, Any]:
         columns = dict(row.items())
-        columns["payload"] = self._loads(columns["payload"])
-        for name in ("headers", "checkpoint"):
-            if columns[name] is not None:
+        for name in ("payload", "headers", "checkpoint", "result"):
+            if columns.get(name) is not None:
                 columns[name] = self._loads(columns[name])
-        return Job(**columns)
+        return columns
 
     def _json(self, value: Any) -> str | None:
         return None if value is None else self._dumps(value)

@@ -7,12 +7,16 @@ names are API, and defaulted arguments may be added to a function later.
 
 from functools import lru_cache
 
-_JOB = """
+_COLUMNS = """
     select id, token, queue, priority, state, attempt, max_attempts, payload::text as payload,
            headers::text as headers, group_key, dedupe_key, worker, enqueued_at, run_at,
            claimed_at, lease_expires_at, last_error, cancel_requested,
-           checkpoint::text as checkpoint
+           checkpoint::text as checkpoint"""
+_JOB = (
+    _COLUMNS
+    + """
       from """
+)
 
 ENQUEUE = """
     select @pgq_enqueue(
@@ -131,6 +135,12 @@ CANCEL = "select @pgq_cancel(id => $1::bigint, force => $2::boolean)"
 CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
 CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
+GET = (
+    _COLUMNS
+    + """,
+           expires_at, finished_at, result::text as result
+      from @pgq_get(id => $1::bigint)"""
+)
 RETRY = "select @pgq_retry(id => $1::bigint)"
 RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
 SCHEDULE = """
