@@ -293,6 +293,49 @@ async def test_complete_many_leaves_lost_receipts_out(queue: pgq.Queue) -> None:
     assert await queue.complete_many([]) == []
 
 
+async def test_complete_many_keeps_a_result_for_each(queue: pgq.Queue) -> None:
+    ids = await queue.enqueue_many([1, 2, 3])
+    jobs = await queue.dequeue(3)
+    with pytest.raises(pgq.InvalidArgument, match="same length"):
+        await queue.complete_many(jobs, [1])
+    assert sorted(await queue.complete_many(jobs, [{"answer": 42}, None, [None]])) == ids
+    kept = [await queue.get(job_id) for job_id in ids]
+    assert [job.result for job in kept if job is not None] == [{"answer": 42}, None, [None]]
+
+
+async def test_get_shows_one_job_in_each_state(pool: asyncpg.Pool[Any], queue: pgq.Queue) -> None:
+    soon = now() + timedelta(hours=1)
+    job_id = await queue.enqueue({"n": 1}, headers={"h": 1}, expires_at=soon)
+    ready = await pgq.Queue(pool, "whichever").get(job_id)
+    assert ready is not None
+    assert (ready.id, ready.queue, ready.state, ready.expires_at) == (
+        job_id,
+        "default",
+        "ready",
+        soon,
+    )
+    assert (ready.result, ready.finished_at) == (None, None)
+    with pytest.raises(pgq.InvalidArgument, match="receipt"):
+        _ = ready.receipt
+    (job,) = await queue.dequeue(worker="w")
+    assert await queue.heartbeat(job, checkpoint=[7])
+    active = await queue.get(job_id)
+    assert active is not None
+    assert active.lease_expires_at is not None
+    shown = {field.name: getattr(active, field.name) for field in dataclasses.fields(pgq.Job)}
+    assert pgq.Job(**shown) == dataclasses.replace(
+        job, lease_expires_at=active.lease_expires_at, checkpoint=[7]
+    )
+    assert await queue.complete(active, {"answer": 42})
+    completed = await queue.get(job_id)
+    assert completed is not None
+    assert (completed.state, completed.result) == ("completed", {"answer": 42})
+    assert completed.finished_at is not None
+    assert job.claimed_at is not None
+    assert job.claimed_at < completed.finished_at
+    assert await queue.get(job_id + 1000) is None
+
+
 async def test_fail_schedules_and_then_gives_up(queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(1, max_attempts=2)
     (job,) = await queue.dequeue()
@@ -438,6 +481,7 @@ async def test_every_function_of_the_extension_has_its_statement(
         ("dequeue", "pgq_dequeue"),
         ("heartbeat", "pgq_heartbeat"),
         ("complete", "pgq_complete"),
+        ("complete_many", "pgq_complete"),
         ("complete_and_dequeue", "pgq_complete_and_dequeue"),
         ("fail", "pgq_fail"),
         ("release", "pgq_release"),

@@ -34,7 +34,8 @@ insert into expected values
  'checkpoints jsonb[] DEFAULT NULL::jsonb[])',
  'TABLE(id bigint, lease_expires_at timestamp with time zone, cancel_requested boolean)'),
 ('pgq_complete(id bigint, token bigint, result jsonb DEFAULT NULL::jsonb)', 'boolean'),
-('pgq_complete(ids bigint[], tokens bigint[])', 'SETOF bigint'),
+('pgq_complete(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL::jsonb[])',
+ 'SETOF bigint'),
 ('pgq_complete_and_dequeue(ids bigint[], tokens bigint[], batch integer DEFAULT 1, timeout interval'
  ' DEFAULT ''00:00:30''::interval, queue text DEFAULT ''default''::text, worker text'
  ' DEFAULT NULL::text)', 'SETOF pgq_job'),

@@ -131,6 +131,7 @@ insert into call values
     ('pgq_pop(1, {queue})'), ('pgq_claim({ready})'), ('pgq_claim({held})'),
     ('pgq_complete({held}, {token})'), ('pgq_complete({held}, {token}, ''1'')'),
     ('pgq_complete(array[{held}], array[{token}])'),
+    ('pgq_complete(array[{held}], array[{token}], array[jsonb ''1''])'),
     ('pgq_complete(array[{held}, {held}], array[{token}, {token}])'),
     ('pgq_complete_and_dequeue(array[{held}], array[{token}], queue => ''a'')'),
     ('pgq_complete_and_dequeue(''{}'', ''{}'', queue => {queue})'),

@@ -93,7 +93,7 @@ end
 $$;
 comment on function pgq._check_not_null(text, boolean) is 'raises 22004 for a null argument';
 
-create function pgq._check_array(p_name text, p_value anyarray)
+create function pgq._check_array(p_name text, p_value anyarray, p_nulls boolean default false)
 returns void
 language plpgsql
 immutable
@@ -105,11 +105,11 @@ begin
         raise exception '"%" must have one dimension, not %', p_name, array_ndims(p_value)
             using errcode = 'invalid_parameter_value';
     end if;
-    perform pgq._check_not_null(p_name, array_position(p_value, null) is not null);
+    perform pgq._check_not_null(p_name, not p_nulls and array_position(p_value, null) is not null);
 end
 $$;
-comment on function pgq._check_array(text, anyarray) is
-'raises 22004 for a null array or element and 22023 for more than one dimension';
+comment on function pgq._check_array(text, anyarray, boolean) is
+'raises 22004 for a null array or, unless p_nulls, element, and 22023 for more than one dimension';
 
 create function pgq._check_lengths(
     p_name text, p_length integer, p_other_name text, p_other_length integer

@@ -24,7 +24,7 @@ comment on function pgq._archive_bucket(timestamptz, interval) is
 'two partitions more than that in each class, so the window that passed last is not in use and can '
 'be truncated. More than 369 days: kept';
 
-create function pgq._keep(p_jobs pgq.job[], p_state text, p_result jsonb)
+create function pgq._keep(p_jobs pgq.job[], p_state text, p_results jsonb[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -45,8 +45,8 @@ begin
     select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
            pgq._archive_bucket(v_now + k.keep, v_now + k.keep - v_now), l.priority, j.attempt,
            j.max_attempts, p_state, q.name, j.worker, j.payload, j.headers, j.last_error,
-           j.dedupe_key, j.group_key, j.checkpoint, p_result
-      from unnest(p_jobs) j
+           j.dedupe_key, j.group_key, j.checkpoint, p_results[j.ordinality::integer]
+      from unnest(p_jobs) with ordinality j
       join pgq.lane l on l.id = j.lane
       join pgq.queue q on q.id = l.queue_id,
            lateral (
@@ -57,9 +57,10 @@ begin
      where k.keep > '0';
 end
 $$;
-comment on function pgq._keep(pgq.job[], text, jsonb) is
+comment on function pgq._keep(pgq.job[], text, jsonb[]) is
 'writes jobs that have just been deleted from pgq.job to the archive, if their queue keeps such '
-'jobs; completed ones with a dedupe key for dedupe_for at least';
+'jobs; completed ones with a dedupe key for dedupe_for at least. p_results: in the order of the '
+'jobs, or null';
 
 create function pgq._expire_archive(p_now timestamptz)
 returns void

@@ -185,8 +185,37 @@ $$;
 comment on function pgq._settle_one(bigint, bigint) is
 'the same for one receipt; null if it is stale';
 
+create function pgq._results_of(
+    p_jobs pgq.job[], p_ids bigint[], p_tokens bigint[], p_results jsonb[]
+)
+returns jsonb[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off
+set enable_hashjoin = on
+as $$
+begin
+    return array(
+        select r.result
+          from unnest(p_jobs) with ordinality j
+          left join (
+                   select distinct on (u.id, u.token) u.id, u.token, u.result
+                     from unnest(p_ids, p_tokens, p_results)
+                          with ordinality u (id, token, result, n)
+                    where u.result is not null
+                    order by u.id, u.token, u.n
+               ) r on r.id = j.id and r.token = j.token
+         order by j.ordinality
+    );
+end
+$$;
+comment on function pgq._results_of(pgq.job[], bigint[], bigint[], jsonb[]) is
+'the results given with receipts, in the order of the jobs; of a receipt that is given twice the '
+'first one that is not null';
+
 create function pgq._complete(
-    p_ids bigint[], p_tokens bigint[], p_result jsonb, p_done integer default 0
+    p_ids bigint[], p_tokens bigint[], p_results jsonb[], p_done integer default 0
 )
 returns setof bigint
 language plpgsql
@@ -210,7 +239,10 @@ begin
          where l.id = any (pgq._lanes(p_tokens))
            and (q.keep_completed > '0' or q.dedupe_for > '0');
         if v_sample is not null then
-            perform pgq._keep(v_jobs, 'completed', p_result);
+            if cardinality(p_results) > 1 then
+                p_results := pgq._results_of(v_jobs, p_ids, p_tokens, p_results);
+            end if;
+            perform pgq._keep(v_jobs, 'completed', p_results);
         end if;
         if random() * v_sample < 1 then
             perform pgq._count_ends(d.lane, d.completed * v_sample, 0)
@@ -220,5 +252,6 @@ begin
     return query select j.id from unnest(v_jobs) j;
 end
 $$;
-comment on function pgq._complete(bigint[], bigint[], jsonb, integer) is
-'completes and returns the ids; p_done: as in pgq._settle';
+comment on function pgq._complete(bigint[], bigint[], jsonb[], integer) is
+'completes and returns the ids; p_results: one for each receipt, or null; p_done: as in '
+'pgq._settle';

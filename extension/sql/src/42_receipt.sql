@@ -41,7 +41,9 @@ begin
             return true;
         end if;
     end if;
-    perform pgq._complete(array[id], array[token], result);
+    perform pgq._complete(
+        array[id], array[token], case when result is not null then array[result] end
+    );
     return found;
 end
 $$;
@@ -61,7 +63,8 @@ tokens[1] & 524288 = 0 and cardinality(ids) <= 200
 
 create function @extschema@.pgq_complete(
     ids bigint[],
-    tokens bigint[]
+    tokens bigint[],
+    results jsonb[] default null
 )
 returns setof bigint
 language plpgsql
@@ -81,6 +84,11 @@ begin
     if array_lower(ids, 1) <> 1 or array_lower(tokens, 1) <> 1 then
         ids := ids[:];
         tokens := tokens[:];
+    end if;
+    if results is not null then
+        perform pgq._check_array('results', results, true),
+                pgq._check_lengths('results', cardinality(results), 'ids', cardinality(ids));
+        results := results[:];
     end if;
     {check_restricted};
     if not {is_owner} then
@@ -102,15 +110,17 @@ begin
         end case;
     end if;
     if v_count < cardinality(ids) then
-        return query select c.* from pgq._complete(ids, tokens, null, v_count) c;
+        return query select c.* from pgq._complete(ids, tokens, results, v_count) c;
     end if;
 end
 $$;
-revoke all on function @extschema@.pgq_complete(bigint[], bigint[]) from public;
-comment on function @extschema@.pgq_complete(bigint[], bigint[]) is
+revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
+comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
-'once; receipts whose lease is lost are left out. Errors: 22004 null array or element; 22023 '
-'different lengths; 40001.';
+'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
+'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
+'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
+'lengths; 40001.';
 
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],
@@ -137,7 +147,7 @@ begin
     then
         v_done := ids;
     else
-        v_done := array(select c from @extschema@.pgq_complete(ids, tokens) c);
+        v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
     end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(

@@ -260,7 +260,7 @@ class Queue:
             The renewed leases; those that are missing are lost.
         """
         ids, tokens = _columns(receipts)
-        notes = None if checkpoints is None else [self._json(value) for value in checkpoints]
+        notes = self._json_each(checkpoints)
         rows = await self._fetch(connection, _sql.HEARTBEAT_MANY, ids, tokens, timeout, notes)
         return [Lease(**dict(row.items())) for row in rows]
 
@@ -285,17 +285,25 @@ class Queue:
         return value
 
     async def complete_many(
-        self, receipts: Iterable[AnyReceipt], *, connection: Connection | None = None
+        self,
+        receipts: Iterable[AnyReceipt],
+        results: Sequence[Any] | None = None,
+        *,
+        connection: Connection | None = None,
     ) -> list[JobId]:
         """End many jobs with success in one statement.
 
         Args:
             receipts: jobs, or their (id, token) pairs.
+            results: one for each receipt, as in `complete`; None for none at all.
 
         Returns:
             The ids of the completed jobs; the leases of those that are missing are lost.
         """
-        return await self._column(connection, _sql.COMPLETE_MANY, *_columns(receipts))
+        ids, tokens = _columns(receipts)
+        return await self._column(
+            connection, _sql.COMPLETE_MANY, ids, tokens, self._json_each(results)
+        )
 
     async def complete_and_dequeue(
         self,
@@ -859,6 +867,9 @@ class Queue:
 
     def _json(self, value: Any) -> str | None:
         return None if value is None else self._dumps(value)
+
+    def _json_each(self, values: Sequence[Any] | None) -> list[str | None] | None:
+        return None if values is None else [self._json(value) for value in values]
 
 
 def _aware(time: datetime | None) -> datetime | None:

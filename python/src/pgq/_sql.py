@@ -79,7 +79,8 @@ COMPLETE = """
     select @pgq_complete(id => $1::bigint, token => $2::bigint, result => $3::text::jsonb)"""
 
 COMPLETE_MANY = """
-    select id from @pgq_complete(ids => $1::bigint[], tokens => $2::bigint[]) as id"""
+    select id from @pgq_complete(
+        ids => $1::bigint[], tokens => $2::bigint[], results => $3::text[]::jsonb[]) as id"""
 
 COMPLETE_AND_DEQUEUE = (
     _JOB
