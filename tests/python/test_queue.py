@@ -336,6 +336,18 @@ async def test_get_shows_one_job_in_each_state(pool: asyncpg.Pool[Any], queue: p
     assert await queue.get(job_id + 1000) is None
 
 
+async def test_a_worker_may_cancel_its_job(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1)
+    (job,) = await queue.dequeue()
+    with pytest.raises(pgq.InvalidArgument, match="retry_in"):
+        await queue.fail(job, retry_in=timedelta(0), cancel=True)
+    assert await queue.fail(job, "not wanted", cancel=True) == "cancelled"
+    cancelled = await queue.get(job_id)
+    assert cancelled is not None
+    assert (cancelled.state, cancelled.last_error) == ("cancelled", "not wanted")
+    assert await queue.fail(job, cancel=True) is None
+
+
 async def test_fail_schedules_and_then_gives_up(queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(1, max_attempts=2)
     (job,) = await queue.dequeue()

@@ -40,7 +40,8 @@ insert into expected values
  ' DEFAULT ''00:00:30''::interval, queue text DEFAULT ''default''::text, worker text'
  ' DEFAULT NULL::text)', 'SETOF pgq_job'),
 ('pgq_fail(id bigint, token bigint, error text DEFAULT NULL::text, '
- 'retry_in interval DEFAULT NULL::interval, retryable boolean DEFAULT true)', 'text'),
+ 'retry_in interval DEFAULT NULL::interval, retryable boolean DEFAULT true, '
+ 'cancel boolean DEFAULT false)', 'text'),
 ('pgq_release(id bigint, token bigint, delay interval DEFAULT ''00:00:00''::interval)', 'boolean'),
 ('pgq_reclaim(queue text DEFAULT NULL::text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_pop(batch integer DEFAULT 1, queue text DEFAULT ''default''::text)', 'SETOF pgq_job'),

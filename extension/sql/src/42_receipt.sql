@@ -181,7 +181,8 @@ create function @extschema@.pgq_fail(
     token bigint,
     error text default null,
     retry_in interval default null,
-    retryable boolean default true
+    retryable boolean default true,
+    cancel boolean default false
 )
 returns text
 language plpgsql
@@ -194,20 +195,30 @@ declare
 begin
     perform pgq._check_interval('retry_in', retry_in, true);
     perform pgq._check_not_null('retryable', retryable is null);
+    perform pgq._check_not_null('cancel', cancel is null);
+    if cancel and retry_in is not null then
+        raise exception 'a job that is cancelled is not tried again'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Give either "cancel" or "retry_in".';
+    end if;
     v_job := pgq._settle_one(id, token);
     if v_job.id is null then
         return null;
     end if;
+    v_job.cancel_requested := v_job.cancel_requested or cancel;
     return pgq._put_back(v_job, retry_in, error, retryable);
 end
 $$;
-revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean) from public;
-comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean) is
+revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean)
+    from public;
+comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean) is
 'Ends an attempt in the caller''s transaction. ''scheduled'': the job is tried again after '
 'retry_in, or after the queue''s backoff with jitter. ''dead'': it had no attempt left, or '
 'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
-'''cancelled'': pgq_cancel was called for it. null: the lease is lost, nothing was changed. '
-'Errors: 22004 null receipt or retryable; 22023 negative or infinite retry_in; 40001.';
+'''cancelled'': pgq_cancel was called for it, or cancel is true: then it ends as if pgq_cancel had '
+'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
+'changed. Errors: 22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, '
+'retry_in together with cancel; 40001.';
 
 create function @extschema@.pgq_release(
     id bigint,

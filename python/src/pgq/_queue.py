@@ -345,6 +345,7 @@ class Queue:
         *,
         retry_in: timedelta | None = None,
         retryable: bool = True,
+        cancel: bool = False,
         connection: Connection | None = None,
     ) -> FailOutcome | None:
         """End a try of a job without success.
@@ -354,12 +355,14 @@ class Queue:
             error: what went wrong, kept as `last_error`.
             retry_in: when to try again; None backs off as the queue is configured.
             retryable: False gives the job up at once.
+            cancel: True ends it as `Queue.cancel` would; not together with `retry_in`.
 
         Returns:
-            "scheduled" for the next try, "dead" after the last; None if the lease is lost.
+            "scheduled" for the next try, "dead" after the last, "cancelled" if that was asked for,
+            here or by `Queue.cancel`; None if the lease is lost.
         """
         value: FailOutcome | None = await self._value(
-            connection, _sql.FAIL, *receipt_of(receipt), error, retry_in, retryable
+            connection, _sql.FAIL, *receipt_of(receipt), error, retry_in, retryable, cancel
         )
         return value
 

@@ -91,7 +91,8 @@ COMPLETE_AND_DEQUEUE = (
 
 FAIL = """
     select @pgq_fail(id => $1::bigint, token => $2::bigint, error => $3::text,
-                     retry_in => $4::interval, retryable => $5::boolean)"""
+                     retry_in => $4::interval, retryable => $5::boolean,
+                     cancel => $6::boolean)"""
 
 RELEASE = """
     select @pgq_release(id => $1::bigint, token => $2::bigint, delay => $3::interval)"""
