@@ -196,7 +196,7 @@ async def test_a_claim_that_need_not_be_durable_leaves_the_setting_alone(
         await connection.execute("set synchronous_commit = local")
         for _ in range(2):
             options = {"worker": "w", "queues": queues, "connection": connection}
-            (job,) = await queue.dequeue(durable=False, **options)  # type: ignore[arg-type]
+            (job,) = await queue.dequeue(durable=False, **options)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             assert job.worker == "w"
             assert await connection.fetchval("show synchronous_commit") == "local"
 

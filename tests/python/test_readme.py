@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pgserver import Server
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+PYTHON = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 PACKAGE_README = (ROOT / "python" / "README.md").read_text(encoding="utf-8")
 
 # Runs a file that may use await at its top level, as the asyncio REPL does.
@@ -104,6 +106,25 @@ async def test_the_package_readme_runs_until_sigterm(environment: dict[str, str]
     assert line == b"to ada@example.org\n"
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> None:
+    run_sql(environment, "create extension pgq")
+    process = subprocess.run(
+        [sys.executable, "-c", RUN_TOP_LEVEL],
+        input="\n".join(snippets(PYTHON, "python")),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    digest = hashlib.sha256(Path(hashlib.__file__).read_bytes()).hexdigest()
+    assert lines[0] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
+    assert lines[4:] == ["1", "default: {'n': 1}", digest, "completed"]
+    assert run_sql(environment, "select * from signup") == "ada@example.org\nbob@example.org\n"
 
 
 def test_the_make_targets_exist() -> None:

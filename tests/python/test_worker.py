@@ -140,21 +140,24 @@ async def test_completions_that_come_together_go_together(
     assert [len(receipts) for (receipts,) in watch.calls] == [8]
 
 
-async def test_a_result_is_kept_with_the_job(
+async def test_results_that_come_together_go_together(
     monkeypatch: pytest.MonkeyPatch, queue: pgq.Queue, worker: pgq.Worker
 ) -> None:
-    await queue.enqueue(20)
-    watch = Watch(monkeypatch, "complete")
-    accepted = asyncio.get_running_loop().create_future()
-    watch.then = accepted.set_result
+    ids = await queue.enqueue_many(range(20))
+    gate = asyncio.Event()
+    watch = Watch(monkeypatch, "complete_many")
 
-    @worker.handler("default")
-    async def handle(job: pgq.Job) -> dict[str, int]:
-        return {"twice": 2 * job.payload}
+    @worker.handler("default", concurrency=20)
+    async def handle(job: pgq.Job) -> dict[str, int] | None:
+        if job.payload == 19:
+            gate.set()
+        await gate.wait()
+        return {"twice": 2 * job.payload} if job.payload else None
 
-    async with running(worker):
-        assert await patiently(accepted) is True
-    assert watch.calls[0][1] == {"twice": 40}
+    await worker.run_until_idle()
+    assert len(watch.calls) <= 2
+    jobs = [await queue.get(job_id) for job_id in ids]
+    assert [job and job.result for job in jobs] == [None, *({"twice": 2 * n} for n in range(1, 20))]
 
 
 @pytest.mark.parametrize("result", [object(), "\0"], ids=["not JSON", "not storable"])
@@ -185,7 +188,7 @@ async def test_an_exception_fails_the_job_with_its_traceback(
     async def handle(_: pgq.Job, __: Any = None) -> None:
         raise LookupError("a \0 byte, a lone \udc80 surrogate")
 
-    worker.handler("default", transaction=transaction)(handle)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+    worker.handler("default", transaction=transaction)(handle)  # type: ignore[call-overload]
     async with running(worker):
         await patiently(failed)
     error = await last_error(queue, job_id)
@@ -200,7 +203,7 @@ async def test_of_a_long_traceback_the_end_is_kept(
     job_id = await queue.enqueue(1, max_attempts=1)
     failed = asyncio.Event()
     Watch(monkeypatch, "fail").then = lambda _: failed.set()
-    monkeypatch.setattr("pgq._worker._ERROR_CHARACTERS", 10)
+    monkeypatch.setattr("pgq._settle._ERROR_CHARACTERS", 10)
 
     @worker.handler("default")
     async def handle(_: pgq.Job) -> None:

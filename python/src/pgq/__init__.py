@@ -4,6 +4,9 @@ from pgq._errors import (
     DuplicateKey,
     Error,
     InvalidArgument,
+    InvalidPayload,
+    JobCancelled,
+    JobDead,
     JobHeld,
     LeaseLost,
     NotClaimable,
@@ -17,6 +20,7 @@ from pgq._errors import (
     SerializationFailure,
     UnknownJob,
     UnknownQueue,
+    UnknownTask,
     WrongTransaction,
 )
 from pgq._models import (
@@ -34,18 +38,25 @@ from pgq._models import (
     Receipt,
     Token,
 )
+from pgq._outcomes import Cancel, Retry, Snooze
 from pgq._queue import Queue
 from pgq._register import register
+from pgq._task import JobHandle, Task, task
 from pgq._worker import Worker
 
 __all__ = [
     "AfterOnDead",
+    "Cancel",
     "DuplicateKey",
     "Error",
     "FailOutcome",
     "GroupOnDead",
     "InvalidArgument",
+    "InvalidPayload",
     "Job",
+    "JobCancelled",
+    "JobDead",
+    "JobHandle",
     "JobHeld",
     "JobId",
     "JobSnapshot",
@@ -65,11 +76,16 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "Receipt",
+    "Retry",
     "SerializationFailure",
+    "Snooze",
+    "Task",
     "Token",
     "UnknownJob",
     "UnknownQueue",
+    "UnknownTask",
     "Worker",
     "WrongTransaction",
     "register",
+    "task",
 ]

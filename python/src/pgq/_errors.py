@@ -41,6 +41,22 @@ class InvalidArgument(Error, ValueError):
     """An argument is missing, out of range or malformed; nothing was written."""
 
 
+class InvalidPayload(InvalidArgument):
+    """A payload or result is not of the type that its task declares."""
+
+
+class UnknownTask(Error):
+    """The worker has no task for the job."""
+
+
+class JobDead(Error):
+    """The job whose result was awaited has died; the message is its last error."""
+
+
+class JobCancelled(Error):
+    """The job whose result was awaited was cancelled; the message is the reason, if any."""
+
+
 class UnknownQueue(Error):
     """The queue does not exist."""
 

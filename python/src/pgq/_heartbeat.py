@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import asyncpg
 
-from pgq._models import Job, Receipt, Token
+from pgq._models import Receipt, Token
 from pgq._queue import Queue
 
 Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
@@ -54,6 +54,7 @@ class _Lease:
     receipt: Receipt
     every: float  # seconds between two renewals
     due: float  # of time.monotonic()
+    cancelled: bool = False  # which was told
 
 
 class Heartbeat:
@@ -64,16 +65,23 @@ class Heartbeat:
         queue: any queue: heartbeats name the job only. Its pool is not used.
         tick: seconds between two looks, a third of the shortest lease.
         on_lost: called in the thread with the token of a lease that is lost.
+        on_cancel: called in the thread with the token of a job that is to be cancelled, once.
     """
 
     def __init__(
-        self, connect: Connect, queue: Queue, tick: float, on_lost: Callable[[Token], None]
+        self,
+        connect: Connect,
+        queue: Queue,
+        tick: float,
+        on_lost: Callable[[Token], None],
+        on_cancel: Callable[[Token], None],
     ) -> None:
         self._connect = connect
         self._queue = queue
         self._tick = tick
         self._patience = min(max(tick, 1.0), 10.0)  # seconds for one call
         self._on_lost = on_lost
+        self._on_cancel = on_cancel
         self._leases: dict[Token, _Lease] = {}
         self._lock = threading.Lock()
         self._connection: asyncpg.Connection[Any] | None = None
@@ -83,12 +91,13 @@ class Heartbeat:
             target=lambda: asyncio.run(self._main()), name="pgq-heartbeat", daemon=True
         )
 
-    def hold(self, job: Job, timeout: float) -> None:
-        """Keep the lease of `job`, which lasts `timeout` seconds, from now on."""
+    def hold(self, receipts: Iterable[Receipt], timeout: float) -> None:
+        """Keep leases, which last `timeout` seconds, from now on."""
         every = timeout / 3
-        receipt = job.receipt
+        due = time.monotonic() + every
         with self._lock:
-            self._leases[receipt.token] = _Lease(receipt, every, time.monotonic() + every)
+            for receipt in receipts:
+                self._leases[receipt.token] = _Lease(receipt, every, due)
 
     def drop(self, token: Token) -> None:
         """Let a lease go; a renewal under way may still happen."""
@@ -168,12 +177,15 @@ class Heartbeat:
         )
         # A job that was lost and claimed again here is in the answer for its newest token.
         newest = dict(sorted(lease.receipt for lease in leases))
-        renewed = {(lease.id, newest[lease.id]) for lease in kept}
+        renewed = {(lease.id, newest[lease.id]): lease.cancel_requested for lease in kept}
         for lease in leases:
             lease.due = now + lease.every
             if lease.receipt not in renewed:
                 self.drop(lease.receipt.token)
                 self._on_lost(lease.receipt.token)
+            elif renewed[lease.receipt] and not lease.cancelled:
+                lease.cancelled = True
+                self._on_cancel(lease.receipt.token)
 
     async def _open(self) -> asyncpg.Connection[Any]:
         if self._connection is None or self._connection.is_closed():

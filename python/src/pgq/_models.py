@@ -2,9 +2,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, NewType, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, TypeAlias
 
 from pgq._errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    PayloadT = TypeVar("PayloadT", default=Any)
+else:  # a type variable has a default from Python 3.13 on
+    from typing import TypeVar
+
+    PayloadT = TypeVar("PayloadT")
 
 JobId = NewType("JobId", int)
 Token = NewType("Token", int)
@@ -28,10 +37,12 @@ class Receipt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Generic[PayloadT]):
     """A job as the server returned it.
 
-    Times are aware and the server's. `token` is None for a job that was popped.
+    Times are aware and the server's. `token` is None for a job that was popped. In a
+    handler that takes a `Job[SendEmail]` the payload is a `SendEmail`, else it is as `loads` read
+    it.
     """
 
     id: JobId
@@ -41,7 +52,7 @@ class Job:
     state: JobState
     attempt: int
     max_attempts: int
-    payload: Any
+    payload: PayloadT
     headers: dict[str, Any] | None
     group_key: str | None
     dedupe_key: str | None
@@ -86,7 +97,7 @@ class Lease:
     cancel_requested: bool
 
 
-AnyReceipt: TypeAlias = Job | Receipt | tuple[int, int]
+AnyReceipt: TypeAlias = Job[Any] | Receipt | tuple[int, int]
 
 
 def receipt_of(receipt: AnyReceipt) -> tuple[int, int]:

@@ -1,117 +1,68 @@
+"""The worker: which handlers work off which queues, and how."""
+
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
-import random
 import signal
 import socket
 import threading
-import traceback
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 import asyncpg
-import asyncpg.pool
 
-from pgq._errors import Error, LeaseLost
-from pgq._heartbeat import Connect, Heartbeat, connect_like
-from pgq._listen import Listener
-from pgq._models import Job, Token
+from pgq._heartbeat import Connect, connect_like
+from pgq._models import Job
 from pgq._queue import DEFAULT_TIMEOUT, Dumps, Loads, Queue
+from pgq._run import Consumer, Middleware, Run, Settings
+from pgq._task import Task
 
-T = TypeVar("T")
-Handler: TypeAlias = Callable[[Job], Awaitable[Any]]
-TransactionHandler: TypeAlias = Callable[[Job, Any], Awaitable[Any]]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Handler: TypeAlias = Callable[[Job[Any]], Any]
+TransactionHandler: TypeAlias = Callable[[Job[Any], Any], Awaitable[Any]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 TransactionHandlerT = TypeVar("TransactionHandlerT", bound=TransactionHandler)
-_Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connection=
-
-_ERROR_CHARACTERS: Final = 20_000
-_CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
-_SETTLE_SECONDS: Final = 10.0  # for the last outcomes to be written at the end
-_TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
-_TRANSIENT_STATES: Final = frozenset({"25006", "55P03"})  # a standby; a lock_timeout
-
-log = logging.getLogger("pgq")
+HookT = TypeVar("HookT", bound=Callable[..., Any])
+MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 
 
-@dataclass(slots=True, eq=False)
-class _Handler:
-    queue: Queue
-    call: Callable[..., Awaitable[Any]]
+class ConsumerOptions(TypedDict, total=False):
+    """The arguments of `Worker.configure`, which `Worker.handler` takes, too."""
+
     concurrency: int
     timeout: timedelta
-    transaction: bool
-    held: int = 0
-    freed: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A claimed job, from the claim until its outcome is written or its lease is lost."""
-
-    job: Job
-    handler: _Handler
-    task: asyncio.Task[None] | None = None
-    started: bool = False
-    settling: bool = False
-    lost: bool = False
-
-
-class _Link:
-    """A connection kept out of the pool, so that its plans and hints last; one call at a time."""
-
-    def __init__(self, pool: asyncpg.Pool[Any]) -> None:
-        self._pool = pool
-        self._lock = asyncio.Lock()
-        self._connection: asyncpg.pool.PoolConnectionProxy[Any] | None = None
-
-    async def open(self) -> asyncpg.pool.PoolConnectionProxy[Any]:
-        if self._connection is None:
-            self._connection = await self._pool.acquire()
-        return self._connection
-
-    async def run(self, call: _Call[T]) -> T:
-        async with self._lock:
-            connection = await self.open()
-            try:
-                return await call(connection=connection)
-            except BaseException as exc:
-                if not isinstance(exc, Error) or _is_transient(exc):
-                    with suppress(asyncpg.InterfaceError):  # it is closed
-                        connection.terminate()
-                    await self.close()
-                raise
-
-    async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._pool.release(connection)
+    batch: int | None
+    prefetch: int
 
 
 class Worker:
     """Runs handlers for the jobs of one or more queues, until it is told to stop.
 
-    A handler that returns completes its job, one that raises fails it, and the job is tried
-    again as its queue is configured. Each handler claims as many jobs as it has free slots,
-    never more. Outcomes that arrive while others are being written go together in one call.
+    A handler that returns completes its job; one that raises fails it, and the job is tried again
+    as its queue is configured. `Retry`, `Snooze` and `Cancel`, returned or raised, are other ends.
+    Handlers are tasks (see `task`), or functions that `handler` decorates. What arrives while
+    outcomes are being written goes together in the next call.
 
-    Leases are renewed by a thread with its own event loop and connection, so a handler may
-    block the worker's loop for as long as it likes. What holds up the thread too still loses
-    leases: a C call that keeps the GIL, a stopped process, a lost network. When a lease is lost
-    the handler is cancelled, and what it returns changes nothing.
+    Leases are renewed by a thread with its own event loop and connection, so a handler may block
+    the worker's loop for as long as it likes. What holds up the thread too still loses leases: a
+    C call that keeps the GIL, a stopped process, a lost network. A handler is cancelled when its
+    lease is lost, when somebody asked to cancel the job (it hears of that with the next
+    heartbeat), or at the deadline of its task: a coroutine and a thread by CancelledError, a
+    process by SIGKILL. What it returns after its lease was lost changes nothing.
 
-    A worker takes two connections of the pool, one more for each `transaction` handler at work,
-    and opens two of its own: for heartbeats, and to LISTEN. It logs to "pgq".
+    A worker takes two connections of the pool, one more for each transaction at work, and opens
+    two of its own: for heartbeats, and to LISTEN. It logs to "pgq".
 
     Args:
-        pool: an asyncpg pool; it needs no codec.
+        pool: an asyncpg pool; it needs no codec. None (the default) leaves it to `run`.
+        tasks: what it handles; more are added by `add` and `handler`.
         schema: where the pgq functions are; None (the default) leaves it to search_path.
         name: what operators see; host name and process id by default.
         poll_interval: the wait after a claim that found too few jobs, give or take a quarter,
@@ -129,7 +80,8 @@ class Worker:
 
     def __init__(
         self,
-        pool: asyncpg.Pool[Any],
+        pool: asyncpg.Pool[Any] | None = None,
+        tasks: Iterable[Task[Any, Any]] = (),
         *,
         schema: str | None = None,
         name: str | None = None,
@@ -141,35 +93,87 @@ class Worker:
         dumps: Dumps = json.dumps,
         loads: Loads = json.loads,
     ) -> None:
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._pool = pool
-        self._new_queue = partial(Queue, pool, schema=schema, dumps=dumps, loads=loads)
-        self._queue = self._new_queue()  # for calls that name a job, not a queue
-        self._poll_seconds = poll_interval.total_seconds()
-        self._grace_seconds = grace.total_seconds()
-        self._listens = listen
-        self._durable_claims = durable_claims
-        self._connect = connect or connect_like(pool)
-        self._listener = Listener(self._connect, self._queue, self._poll_seconds)
-        self._handlers: dict[str, _Handler] = {}
-        self._held: dict[Token, _Held] = {}
-        self._claims = _Link(pool)
-        self._settles = _Link(pool)
-        self._completed: list[_Held] = []
-        self._outcomes: list[tuple[_Held, _Call[object]]] = []
-        self._unsettled = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._aborting = False
-        self._drained = False
+        self._connect = connect
+        self._new_queue = partial(Queue, schema=schema, dumps=dumps, loads=loads)
+        self._middleware: list[Middleware] = []
+        self._before: list[Callable[..., Any]] = []
+        self._after: list[Callable[..., Any]] = []
+        self._error: list[Callable[..., Any]] = []
+        self._settings = Settings(
+            name=name or f"{socket.gethostname()}:{os.getpid()}",
+            poll_seconds=poll_interval.total_seconds(),
+            grace_seconds=grace.total_seconds(),
+            listens=listen,
+            durable_claims=durable_claims,
+            middleware=self._middleware,
+            before=self._before,
+            after=self._after,
+            error=self._error,
+        )
+        self._consumers: dict[str, Consumer] = {}
+        self._run: Run | None = None
+        self._stops = False
+        self.add(*tasks)
+
+    @property
+    def name(self) -> str:
+        """What operators see in `pgq_workers`."""
+        return self._settings.name
+
+    # What it does
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        concurrency: int = 10,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        batch: int | None = None,
+        prefetch: int = 0,
+    ) -> None:
+        """Set how the worker works off a queue.
+
+        Args:
+            queue: the queue.
+            concurrency: the most jobs at work at the same time; 10 by default.
+            timeout: the lease, renewed every third of it; 30 seconds by default.
+            batch: the most jobs to claim at once; None (the default) for no bound.
+            prefetch: how many more jobs than are at work it claims and holds; 0 by default. For
+                short jobs some hundreds save round trips; long ones would wait here while other
+                workers have nothing to do.
+
+        Raises:
+            ValueError: an argument is not positive, or prefetch is negative.
+        """
+        if concurrency < 1 or timeout <= timedelta(0) or (batch is not None and batch < 1):
+            raise ValueError("concurrency, timeout and batch must be positive")
+        if prefetch < 0:
+            raise ValueError("prefetch must not be negative")
+        consumer = self._consumer(queue)
+        consumer.concurrency, consumer.timeout = concurrency, timeout
+        consumer.batch, consumer.prefetch = batch, prefetch
+
+    def add(self, *tasks: Task[Any, Any]) -> None:
+        """Handle the jobs of these tasks, too.
+
+        Raises:
+            ValueError: the queue of a task has another one of its name.
+        """
+        for task in tasks:
+            known = self._consumer(task.queue).tasks
+            if known.setdefault(task.name, task) is not task:
+                raise ValueError(f"queue {task.queue!r} has a task {task.name!r} already")
 
     @overload
     def handler(
         self,
         queue: str,
         *,
-        concurrency: int = ...,
-        timeout: timedelta = ...,
         transaction: Literal[False] = ...,
+        process: bool = ...,
+        deadline: timedelta | None = ...,
+        **options: Unpack[ConsumerOptions],
     ) -> Callable[[HandlerT], HandlerT]: ...
 
     @overload
@@ -177,50 +181,86 @@ class Worker:
         self,
         queue: str,
         *,
-        concurrency: int = ...,
-        timeout: timedelta = ...,
         transaction: Literal[True],
+        deadline: timedelta | None = ...,
+        **options: Unpack[ConsumerOptions],
     ) -> Callable[[TransactionHandlerT], TransactionHandlerT]: ...
 
     def handler(
         self,
         queue: str,
         *,
-        concurrency: int = 10,
-        timeout: timedelta = DEFAULT_TIMEOUT,
         transaction: bool = False,
+        process: bool = False,
+        deadline: timedelta | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> Callable[[Any], Any]:
-        """Make the decorated coroutine function the handler of a queue.
+        """Make the decorated function the handler of all jobs of a queue that name no task.
 
         What it returns, unless None, is kept as the job's result.
 
         Args:
             queue: the queue.
-            concurrency: the most jobs at work at the same time; 10 by default.
-            timeout: the lease, renewed every third of it; 30 seconds by default.
             transaction: call it as `handler(job, connection)` in a transaction in which the job
                 is then completed: what it does on that connection happens exactly once. It must
                 not settle the job itself. When the lease is lost all of it is rolled back.
+            process: as in `task`.
+            deadline: as in `task`.
+            options: the arguments of `configure`.
 
         Raises:
-            ValueError: the queue has a handler, or an argument is not positive.
+            ValueError: the queue has a handler, or an argument is not possible.
         """
-        if queue in self._handlers:
+        if options:
+            self.configure(queue, **options)
+        consumer = self._consumer(queue)
+        if consumer.handler is not None:
             raise ValueError(f"queue {queue!r} has a handler already")
-        if concurrency < 1 or timeout <= timedelta(0):
-            raise ValueError("concurrency and timeout must be positive")
 
-        def register(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-            self._handlers[queue] = _Handler(
-                self._new_queue(queue), call, concurrency, timeout, transaction
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            consumer.handler = Task(
+                function, queue, deadline=deadline, transaction=transaction, process=process
             )
-            self._listener.add(queue)
-            return call
+            return function
 
         return register
 
-    async def run(self, *, handle_signals: bool = True) -> None:
-        """Work until `stop`, SIGTERM or SIGINT. A worker runs once.
+    def middleware(self, call: MiddlewareT) -> MiddlewareT:
+        """Have the decorated `call(job, call_next)` around each handler.
+
+        It awaits `call_next(job)`, may do so with another job, and returns what that returned, or
+        something else; what it raises is as if the handler had raised it. The first one that was
+        added is the outermost. A transaction begins and commits within `call_next`.
+        """
+        self._middleware.append(call)
+        return call
+
+    def before(self, hook: HookT) -> HookT:
+        """Call the decorated `hook(job)` before each handler; what it raises fails the job."""
+        self._before.append(hook)
+        return hook
+
+    def after(self, hook: HookT) -> HookT:
+        """Call the decorated `hook(job, result)` after each handler that returned a result."""
+        self._after.append(hook)
+        return hook
+
+    def error(self, hook: HookT) -> HookT:
+        """Call the decorated `hook(job, exception)` after each handler that raised an error."""
+        self._error.append(hook)
+        return hook
+
+    def _consumer(self, queue: str) -> Consumer:
+        if queue not in self._consumers:
+            self._consumers[queue] = Consumer()
+        return self._consumers[queue]
+
+    # What it is told
+
+    async def run(
+        self, pool: asyncpg.Pool[Any] | None = None, *, handle_signals: bool = True
+    ) -> None:
+        """Work until `stop`, SIGTERM or SIGINT.
 
         On a stop it claims no more, lets handlers finish for `grace` (a second signal ends that
         at once), then cancels them, and gives back what did not finish without counting the
@@ -228,295 +268,79 @@ class Worker:
         After a lost connection it connects again, with growing pauses.
 
         Args:
+            pool: an asyncpg pool, if the worker was made without.
             handle_signals: False leaves SIGTERM and SIGINT to the caller.
 
         Raises:
-            ValueError: there is no handler, or the pool is too small.
+            ValueError: there is no handler or no pool, or the pool is too small.
+            RuntimeError: the worker runs already.
             Error: a claim is not possible: the queue is unknown, or pgq not installed.
         """
-        if not self._handlers:
-            raise ValueError("the worker has no handler")
-        handlers = self._handlers.values()
-        needed = 3 if any(handler.transaction for handler in handlers) else 2
-        if self._pool.get_max_size() < needed:
-            raise ValueError(f"the worker needs a pool of at least {needed} connections")
-        loop = asyncio.get_running_loop()
+        await self._run_once(pool, handle_signals=handle_signals, until_idle=False)
 
-        def on_lost(token: Token) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._lost, token)
+    async def run_until_idle(self, pool: asyncpg.Pool[Any] | None = None) -> None:
+        """Work until no job can be claimed and all handlers have ended, as tests like it.
 
-        tick = min(handler.timeout for handler in handlers).total_seconds() / 3
-        self._beats = Heartbeat(self._connect, self._queue, tick, on_lost)
-        with self._signals(loop) if handle_signals else nullcontext():
-            try:
-                await self._beats.start()
-                await self._claims.open()  # what is wrong from the start is not to be retried
-                await self._work()
-            finally:
-                await self._beats.stop()
-                await self._claims.close()
-                await self._settles.close()
+        It waits neither for jobs that are scheduled nor for those that others hold.
 
-    async def _work(self) -> None:
-        settling = asyncio.create_task(self._settle_all())
-        listening = [asyncio.create_task(self._listener.run())] if self._listens else []
-        claiming = [
-            asyncio.create_task(self._claim_all(handler)) for handler in self._handlers.values()
-        ]
-        tasks = [*claiming, settling, *listening]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._abort()
-            raise
-        finally:
-            self.stop()
-            for task in listening:
-                task.cancel()
-            await self._finish(claiming, settling)
-            await asyncio.gather(*listening, return_exceptions=True)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+        Args:
+            pool: an asyncpg pool, if the worker was made without.
+
+        Raises:
+            ValueError: as in `run`, like the others.
+        """
+        await self._run_once(pool, handle_signals=False, until_idle=True)
 
     def stop(self) -> None:
-        """Begin a graceful stop; `run` returns when it is done."""
-        self._stopping.set()
-        self._listener.stop()
-        for handler in self._handlers.values():
-            handler.freed.set()
+        """Begin a graceful stop; `run` returns when it is done. Before a run it stops the next."""
+        self._stops = True
+        if self._run is not None:
+            self._run.stop()
 
-    @contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Generator[None, None, None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, self._signalled)
-        try:
-            yield
-        finally:
-            for number, action in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, action)
-
-    def _signalled(self) -> None:
-        if self._stopping.is_set():
-            self._abort()
-        self.stop()
-
-    def _abort(self) -> None:
-        self._aborting = True
-        for held in self._held.values():
-            self._cancel(held)
-
-    def _lost(self, token: Token) -> None:
-        held = self._held.get(token)
-        if held is not None and not held.settling:
-            held.lost = True
-            self._cancel(held)
-
-    @staticmethod
-    def _cancel(held: _Held) -> None:
-        # A task that is cancelled before its first step would never run its own clean-up.
-        if held.task is not None and held.started and not held.settling:
-            held.task.cancel()
-
-    # Claim
-
-    async def _claim_all(self, handler: _Handler) -> None:
-        pauses = _backoff()
-        while not self._stopping.is_set():
-            free = handler.concurrency - handler.held
-            if free == 0:
-                handler.freed.clear()
-                await handler.freed.wait()
-                continue
-            claim = partial(
-                handler.queue.dequeue,
-                free,
-                handler.timeout,
-                worker=self.name,
-                durable=self._durable_claims,
-            )
-            try:
-                jobs = await self._claims.run(claim)
-            except Exception as exc:
-                if not self._may_recover(exc):
-                    raise
-                await self._pause(self._report(exc, next(pauses)))
-                continue
-            pauses = _backoff()
-            for job in jobs:
-                self._start(handler, job)
-            if len(jobs) < free and not self._stopping.is_set():
-                await self._listener.idle(handler.queue.name, random.uniform(0.75, 1.25))
-
-    async def _pause(self, seconds: float) -> None:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-
-    def _start(self, handler: _Handler, job: Job) -> None:
-        held = self._held[job.receipt.token] = _Held(job, handler)
-        handler.held += 1
-        self._beats.hold(job, handler.timeout.total_seconds())
-        held.task = asyncio.create_task(self._execute(held), name=f"pgq job {job.id}")
-
-    def _forget(self, held: _Held) -> None:
-        if self._held.pop(held.job.receipt.token, None) is not None:
-            self._beats.drop(held.job.receipt.token)
-            held.handler.held -= 1
-            held.handler.freed.set()
-
-    # Execute
-
-    async def _execute(self, held: _Held) -> None:
-        job, handler = held.job, held.handler
-        held.started = True
-        if held.lost or self._stopping.is_set():
-            self._settle(held, partial(self._queue.release, job))
-            return
-        try:
-            if handler.transaction:
-                await self._execute_in_transaction(held)
-                self._forget(held)
-            else:
-                result = await handler.call(job)
-                self._settle(held, None if result is None else partial(self._complete, job, result))
-        except LeaseLost as exc:
-            self._report_lost(held, str(exc))
-        except (Exception, asyncio.CancelledError) as exc:
-            cancelled = isinstance(exc, asyncio.CancelledError)
-            if cancelled and held.lost:
-                self._report_lost(held, "the handler was cancelled")
-            elif cancelled and self._aborting:
-                self._settle(held, partial(self._queue.release, job))
-            else:
-                log.warning("job %d of queue %r failed", job.id, job.queue, exc_info=True)
-                self._settle(held, partial(self._queue.fail, job, _error_text(exc)))
-
-    async def _execute_in_transaction(self, held: _Held) -> None:
-        job, handler = held.job, held.handler
-        async with self._pool.acquire() as connection, connection.transaction():
-            result = await handler.call(job, connection)
-            # From here the transaction itself keeps the job from others: a heartbeat would only
-            # wait for it.
-            held.settling = True
-            self._beats.drop(job.receipt.token)
-            if not await self._queue.complete(job, result, connection=connection):
-                raise LeaseLost("what the handler wrote was rolled back")
-
-    # Settle
-
-    def _settle(self, held: _Held, outcome: _Call[object] | None) -> None:
-        """Have the outcome written; None is completion without a result."""
-        held.settling = True
-        if outcome is None:
-            self._completed.append(held)
-        else:
-            self._outcomes.append((held, outcome))
-        self._unsettled.set()
-
-    async def _settle_all(self) -> None:
-        while not (self._drained and not self._completed and not self._outcomes):
-            await self._unsettled.wait()
-            self._unsettled.clear()
-            completed, self._completed = self._completed, []
-            outcomes, self._outcomes = self._outcomes, []
-            if completed:
-                receipts = [held.job for held in completed]
-                ids = await self._persist(partial(self._queue.complete_many, receipts)) or ()
-                for held in completed:
-                    self._settled(held, accepted=held.job.id in ids)
-            for held, outcome in outcomes:
-                self._settled(held, accepted=bool(await self._persist(outcome)))
-
-    def _settled(self, held: _Held, *, accepted: bool) -> None:
-        if accepted:
-            self._forget(held)
-        else:
-            self._report_lost(held, "its outcome was refused")
-
-    async def _persist(self, call: _Call[T]) -> T | None:
-        """Run a call until the server has answered it."""
-        for pause in _backoff():
-            try:
-                return await self._settles.run(call)
-            except Exception as exc:  # noqa: PERF203 this is a retry
-                if not self._may_recover(exc):
-                    log.exception("an outcome could not be written; its lease will run out")
-                    return None
-                await asyncio.sleep(self._report(exc, pause))
-        raise AssertionError("unreachable")
-
-    async def _complete(self, job: Job, result: Any, *, connection: Any) -> object:
-        """Complete with a result, or fail if it cannot be stored."""
-        try:
-            return await self._queue.complete(job, result, connection=connection)
-        except Exception as exc:
-            if _is_transient(exc):
-                raise
-            log.warning("the result of job %d cannot be stored", job.id, exc_info=True)
-            return await self._queue.fail(job, _error_text(exc), connection=connection)
-
-    # End
-
-    async def _finish(
-        self, claiming: list[asyncio.Task[None]], settling: asyncio.Task[None]
+    async def _run_once(
+        self, pool: asyncpg.Pool[Any] | None, *, handle_signals: bool, until_idle: bool
     ) -> None:
-        await self._ended(claiming, _SETTLE_SECONDS)
-        running = [held.task for held in self._held.values() if held.task is not None]
-        await self._ended(running, 0 if self._aborting else self._grace_seconds)
-        self._abort()
-        await self._ended(running, _CANCEL_SECONDS)
-        self._drained = True
-        self._unsettled.set()
-        await self._ended([settling], _SETTLE_SECONDS)
-        for task in [*claiming, settling]:
-            task.cancel()
-        await asyncio.gather(*claiming, settling, return_exceptions=True)
-        for held in self._held.values():
-            log.warning("job %d was not given back: its lease will run out", held.job.id)
-
-    @staticmethod
-    async def _ended(tasks: list[asyncio.Task[None]], seconds: float) -> None:
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-
-    def _report_lost(self, held: _Held, consequence: str) -> None:
-        log.warning(
-            "lost the lease of job %d of queue %r: %s", held.job.id, held.job.queue, consequence
+        pool = pool or self._pool
+        if self._run is not None:
+            raise RuntimeError("the worker runs already")
+        if pool is None:
+            raise ValueError("the worker has no pool")
+        handled = [task for consumer in self._consumers.values() for task in consumer.all_tasks()]
+        if not handled:
+            raise ValueError("the worker has no handler")
+        needed = 3 if any(task.transaction for task in handled) else 2
+        if pool.get_max_size() < needed:
+            raise ValueError(f"the worker needs a pool of at least {needed} connections")
+        run = self._run = Run(
+            self._settings,
+            pool,
+            partial(self._new_queue, pool),
+            self._connect or connect_like(pool),
+            self._consumers,
+            until_idle=until_idle,
         )
-        self._forget(held)
-
-    def _report(self, exc: Exception, pause: float) -> float:
-        log.warning("the server cannot be reached, trying again in %.1f s: %r", pause, exc)
-        return pause
-
-    def _may_recover(self, exc: Exception) -> bool:
-        return _is_transient(exc) and not self._pool.is_closing()
-
-
-def _is_transient(exc: BaseException) -> bool:
-    if isinstance(exc, (Error, asyncpg.PostgresError)):
-        state = exc.sqlstate or ""
-        return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
-    if isinstance(exc, asyncpg.InterfaceError):
-        return not isinstance(exc, ValueError)
-    # asyncpg raises InternalClientError, too, when a call begins as the server ends the connection.
-    return isinstance(exc, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))
+        if self._stops:
+            run.stop()
+        try:
+            with _signals(run) if handle_signals else nullcontext():
+                await run.main()
+        finally:
+            self._run, self._stops = None, False
 
 
-def _backoff() -> Iterator[float]:
-    pause = 0.1
-    while True:
-        yield pause * random.uniform(0.5, 1)
-        pause = min(pause * 2, 10.0)
-
-
-def _error_text(exc: BaseException) -> str:
-    """Return the end of the traceback in characters that the server can store."""
-    text = "".join(traceback.format_exception(exc))[-_ERROR_CHARACTERS:]
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+@contextmanager
+def _signals(run: Run) -> Generator[None, None, None]:
+    """Let SIGTERM and SIGINT stop a run, where signals can be handled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, run.signalled)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, action)

@@ -1,0 +1,49 @@
+"""What a handler returns or raises, other than a result or an error."""
+
+# ruff: noqa: N818 (they are not errors)
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class Outcome(Exception):
+    """Base of `Retry`, `Snooze` and `Cancel`: a handler may return or raise them."""
+
+
+class Retry(Outcome):
+    """Try the job again: the attempt counts, and after the last one the job is dead.
+
+    Args:
+        in_: when; None (the default) backs off as the queue is configured.
+        reason: kept as the job's `last_error`.
+    """
+
+    def __init__(self, reason: str | None = None, *, in_: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.in_ = in_
+
+
+class Snooze(Outcome):
+    """Give the job back for a while: the attempt does not count.
+
+    Args:
+        for_: not to be claimed again before.
+    """
+
+    def __init__(self, for_: timedelta) -> None:
+        super().__init__(for_)
+        self.for_ = for_
+
+
+class Cancel(Outcome):
+    """End the job as cancelled, whatever attempts are left.
+
+    Args:
+        reason: kept as the job's `last_error`.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,473 @@
+"""One run of a worker: claims jobs, has them handled, and writes what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final, Literal, TypeAlias
+
+import asyncpg
+
+from pgq._call import call_in_process, call_in_thread
+from pgq._errors import UnknownTask
+from pgq._heartbeat import Connect, Heartbeat
+from pgq._link import Link, backoff
+from pgq._listen import Listener
+from pgq._models import Job, Token
+from pgq._outcomes import Cancel, Outcome
+from pgq._queue import DEFAULT_TIMEOUT, Queue
+from pgq._settle import Settler
+from pgq._task import TASK_HEADER, Task
+
+Endpoint: TypeAlias = Callable[[Job[Any]], Awaitable[Any]]
+Middleware: TypeAlias = Callable[[Job[Any], Endpoint], Awaitable[Any]]
+Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
+
+_CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
+_SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
+
+log = logging.getLogger("pgq")
+
+
+@dataclass(slots=True, kw_only=True)
+class Consumer:
+    """How a worker works off one queue, and with which tasks."""
+
+    concurrency: int = 10
+    timeout: timedelta = DEFAULT_TIMEOUT
+    batch: int | None = None
+    prefetch: int = 0
+    tasks: dict[str, Task[Any, Any]] = field(default_factory=dict[str, Task[Any, Any]])
+    handler: Task[Any, Any] | None = None  # of the jobs of no task
+
+    def all_tasks(self) -> list[Task[Any, Any]]:
+        """Return the tasks and the handler."""
+        return [*self.tasks.values(), *([self.handler] if self.handler is not None else [])]
+
+    def task_of(self, job: Job[Any]) -> Task[Any, Any]:
+        """Return the task that handles a job; raises `UnknownTask`."""
+        name = job.headers.get(TASK_HEADER) if isinstance(job.headers, dict) else None
+        if isinstance(name, str) and name in self.tasks:
+            return self.tasks[name]
+        if self.handler is not None:
+            return self.handler
+        if name is None and len(self.tasks) == 1:
+            return next(iter(self.tasks.values()))
+        raise UnknownTask(
+            f"the worker has no task {name!r} for queue {job.queue!r}"
+            if name is not None
+            else f'a job of queue {job.queue!r} has no header "{TASK_HEADER}"',
+            hint=f"Its tasks are: {', '.join(sorted(self.tasks))}.",
+        )
+
+
+class _RolledBack(Exception):  # noqa: N818 it never gets out
+    """The lease was lost before the transaction could complete the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a worker was made with, for its run."""
+
+    name: str
+    poll_seconds: float
+    grace_seconds: float
+    listens: bool
+    durable_claims: bool
+    middleware: Sequence[Middleware]
+    before: Sequence[Callable[..., Any]]
+    after: Sequence[Callable[..., Any]]
+    error: Sequence[Callable[..., Any]]
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A claimed job, from the claim until its outcome is written or its lease is lost."""
+
+    job: Job[Any]
+    token: Token
+    intake: _Intake
+    task: asyncio.Task[None] | None = None
+    started: bool = False
+    settling: bool = False
+    reason: Reason | None = None  # why it was cancelled
+
+
+@dataclass(slots=True, eq=False)
+class _Intake:
+    """The jobs of one queue that the worker holds."""
+
+    queue: Queue
+    consumer: Consumer
+    backlog: deque[_Held] = field(default_factory=deque[_Held])
+    held: int = 0
+    running: int = 0
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+    idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
+
+    def room(self) -> int:
+        """Return how many jobs to claim now; with a prefetch, not before half of it is gone."""
+        free = self.consumer.concurrency + self.consumer.prefetch - self.held
+        if free < max(self.consumer.prefetch // 2, 1):
+            return 0
+        return min(free, self.consumer.batch or free)
+
+
+class Run:
+    """One run of a worker.
+
+    Args:
+        settings: of the worker.
+        pool: where claims, outcomes and transactions get their connections.
+        new_queue: makes a `Queue` by its name.
+        connect: opens connections beside the pool.
+        consumers: by the name of their queue.
+        until_idle: stop when there is nothing to do.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        pool: asyncpg.Pool[Any],
+        new_queue: Callable[..., Queue],
+        connect: Connect,
+        consumers: dict[str, Consumer],
+        *,
+        until_idle: bool,
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._queue = new_queue()  # for calls that name a job, not a queue
+        self._intakes = [_Intake(new_queue(name), consumer) for name, consumer in consumers.items()]
+        self._until_idle = until_idle
+        self._listener = Listener(connect, self._queue, settings.poll_seconds)
+        for name in consumers:
+            self._listener.add(name)
+        tick = min(consumer.timeout for consumer in consumers.values()).total_seconds() / 3
+        loop = asyncio.get_running_loop()
+
+        def tell(reason: Reason, token: Token) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._cancel_held, token, reason)
+
+        self._beats = Heartbeat(
+            connect, self._queue, tick, partial(tell, "lost"), partial(tell, "cancel")
+        )
+        self._held: dict[Token, _Held] = {}
+        self._ended = 0
+        self._one_ended = asyncio.Event()
+        self._claims = Link(pool)
+        self._settler = Settler(self._queue, pool, self._settled)
+        self._stopping = asyncio.Event()
+        self._aborting = False
+
+    async def main(self) -> None:
+        """Work until `stop`."""
+        try:
+            await self._beats.start()
+            await self._claims.open()  # what is wrong from the start is not to be retried
+            await self._work()
+        finally:
+            await self._beats.stop()
+            await self._claims.close()
+            await self._settler.close()
+
+    async def _work(self) -> None:
+        settling = asyncio.create_task(self._settler.run())
+        listens = self._settings.listens and not self._until_idle
+        listening = [asyncio.create_task(self._listener.run())] if listens else []
+        claiming = [asyncio.create_task(self._claim_all(intake)) for intake in self._intakes]
+        tasks = [*claiming, settling, *listening]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            self.stop()
+            for task in listening:
+                task.cancel()
+            await self._finish(claiming, settling)
+            await asyncio.gather(*listening, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+
+    def stop(self) -> None:
+        """Claim no more, give back what has not begun, and end when handlers have ended."""
+        self._stopping.set()
+        self._one_ended.set()
+        self._listener.stop()
+        for intake in self._intakes:
+            intake.freed.set()
+            while intake.backlog:
+                self._give_back(intake.backlog.popleft())
+
+    def signalled(self) -> None:
+        """Stop, or abort what was stopped before."""
+        if self._stopping.is_set():
+            self.abort()
+        self.stop()
+
+    def abort(self) -> None:
+        """Cancel the handlers; what they do not finish is given back."""
+        self._aborting = True
+        for token in list(self._held):
+            self._cancel_held(token, "abort")
+
+    def _cancel_held(self, token: Token, reason: Reason) -> None:
+        held = self._held.get(token)
+        if held is None or held.settling or held.reason == "lost":
+            return
+        held.reason = reason
+        # A task that is cancelled before its first step would never run its own clean-up.
+        if held.task is not None and held.started:
+            held.task.cancel()
+
+    # Claim
+
+    async def _claim_all(self, intake: _Intake) -> None:
+        pauses = backoff()
+        while not self._stopping.is_set():
+            room = intake.room()
+            if room == 0:
+                intake.freed.clear()
+                await intake.freed.wait()
+                continue
+            ended = self._ended
+            claim = partial(
+                intake.queue.dequeue,
+                room,
+                intake.consumer.timeout,
+                worker=self._settings.name,
+                durable=self._settings.durable_claims,
+            )
+            try:
+                jobs = await self._claims.run(claim)
+            except Exception as exc:
+                pause = next(pauses)
+                if not self._claims.may_recover(exc, pause):
+                    raise
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), pause)
+                continue
+            pauses = backoff()
+            self._take(intake, jobs)
+            if len(jobs) < room and not self._stopping.is_set():
+                await self._rest(intake, ended)
+
+    async def _rest(self, intake: _Intake, ended: int) -> None:
+        """Wait until there may be something to claim."""
+        if not self._until_idle:
+            await self._listener.idle(intake.queue.name, random.uniform(0.75, 1.25))
+            return
+        intake.idle_at = ended
+        if not self._held and all(other.idle_at == self._ended for other in self._intakes):
+            self.stop()
+        elif ended == self._ended:
+            self._one_ended.clear()
+            await self._one_ended.wait()
+
+    def _take(self, intake: _Intake, jobs: list[Job[Any]]) -> None:
+        receipts = [job.receipt for job in jobs]
+        self._beats.hold(receipts, intake.consumer.timeout.total_seconds())
+        intake.held += len(jobs)
+        for job, (_, token) in zip(jobs, receipts, strict=True):
+            held = self._held[token] = _Held(job, token, intake)
+            if self._stopping.is_set():
+                self._give_back(held)
+            else:
+                intake.backlog.append(held)
+        self._start_next(intake)
+
+    def _start_next(self, intake: _Intake) -> None:
+        while intake.backlog and intake.running < intake.consumer.concurrency:
+            held = intake.backlog.popleft()
+            intake.running += 1
+            held.task = asyncio.create_task(self._execute(held), name=f"pgq job {held.job.id}")
+
+    def _give_back(self, held: _Held) -> None:
+        if held.reason == "lost":
+            self._report_lost(held, "it was not begun")
+        else:
+            held.settling = True
+            self._settler.release(held.job)
+
+    def _forget(self, held: _Held) -> None:
+        if self._held.pop(held.token, None) is not None:
+            self._beats.drop(held.token)
+            held.intake.held -= 1
+            held.intake.freed.set()
+            self._ended += 1
+            self._one_ended.set()
+
+    # Execute
+
+    async def _execute(self, held: _Held) -> None:
+        held.started = True
+        try:
+            if self._stopping.is_set() or held.reason is not None:
+                self._give_back(held)
+            else:
+                await self._handle(held)
+        finally:
+            held.intake.running -= 1
+            self._start_next(held.intake)
+
+    async def _handle(self, held: _Held) -> None:
+        job = held.job
+        alarm: asyncio.TimerHandle | None = None
+        try:
+            task = held.intake.consumer.task_of(job)
+            if task.deadline is not None:
+                alarm = asyncio.get_running_loop().call_later(
+                    task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
+                )
+            if task.payloads.is_typed:
+                job = replace(job, payload=task.payloads.decode(job.payload))
+            result = await self._endpoint(held, task)(job)
+            if isinstance(result, Outcome):
+                raise result  # noqa: TRY301 it means the same
+            done = task.transaction or result is None
+            kept = None if done else task.results.encode(result)
+        except _RolledBack:
+            self._report_lost(held, "what the handler wrote was rolled back")
+        except Outcome as outcome:
+            held.settling = True
+            self._settler.end(job, outcome)
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 it is the job's
+            self._settle_failed(held, exc)
+        else:
+            if task.transaction:
+                self._forget(held)
+            else:
+                held.settling = True
+                self._settler.complete(job, kept)
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _endpoint(self, held: _Held, task: Task[Any, Any]) -> Endpoint:
+        """Return the handler with hooks and middleware around it."""
+        endpoint: Endpoint
+        if task.transaction:
+            endpoint = partial(self._call_in_transaction, held, task)
+        elif task.run_in == "thread":
+            endpoint = partial(call_in_thread, task.function)
+        elif task.run_in == "process":
+            endpoint = partial(call_in_process, task.function)
+        else:
+            endpoint = task.function
+        settings = self._settings
+        if settings.before or settings.after or settings.error:
+            endpoint = partial(self._call_with_hooks, endpoint)
+        for middleware in reversed(settings.middleware):
+            endpoint = partial(_call_around, middleware, endpoint)
+        return endpoint
+
+    async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
+        async with self._pool.acquire() as connection, connection.transaction():
+            result = await task.function(job, connection)
+            if isinstance(result, Outcome):
+                raise result
+            # From here the transaction itself keeps the job from others: a heartbeat would only
+            # wait for it.
+            held.settling = True
+            self._beats.drop(held.token)
+            kept = None if result is None else task.results.encode(result)
+            if not await self._queue.complete(job, kept, connection=connection):
+                raise _RolledBack
+        return result
+
+    async def _call_with_hooks(self, endpoint: Endpoint, job: Job[Any]) -> Any:
+        for hook in self._settings.before:
+            await _answer(hook(job))
+        try:
+            result = await endpoint(job)
+        except Outcome:
+            raise
+        except Exception as exc:
+            for hook in self._settings.error:
+                await _logged(hook, job, exc)
+            raise
+        if not isinstance(result, Outcome):
+            for hook in self._settings.after:
+                await _logged(hook, job, result)
+        return result
+
+    def _settle_failed(self, held: _Held, exc: BaseException) -> None:
+        job, cancelled = held.job, isinstance(exc, asyncio.CancelledError)
+        if cancelled and held.reason == "lost":
+            self._report_lost(held, "the handler was cancelled")
+            return
+        held.settling = True
+        if cancelled and held.reason == "abort":
+            self._settler.release(job)
+        elif cancelled and held.reason == "cancel":
+            log.info("job %d of queue %r was cancelled on request", job.id, job.queue)
+            self._settler.end(job, Cancel("cancelled on request"))
+        else:
+            if held.reason == "deadline":
+                exc = TimeoutError("the deadline of the task has passed").with_traceback(
+                    exc.__traceback__
+                )
+            log.warning("job %d of queue %r failed", job.id, job.queue, exc_info=exc)
+            self._settler.fail(job, exc)
+
+    def _settled(self, job: Job[Any], accepted: bool) -> None:
+        held = self._held[job.receipt.token]
+        if accepted:
+            self._forget(held)
+        else:
+            self._report_lost(held, "its outcome was refused")
+
+    def _report_lost(self, held: _Held, consequence: str) -> None:
+        job = held.job
+        log.warning("lost the lease of job %d of queue %r: %s", job.id, job.queue, consequence)
+        self._forget(held)
+
+    # End
+
+    async def _finish(
+        self, claiming: list[asyncio.Task[None]], settling: asyncio.Task[None]
+    ) -> None:
+        await _wait(claiming, _SETTLE_SECONDS)
+        running = [held.task for held in self._held.values() if held.task is not None]
+        await _wait(running, 0 if self._aborting else self._settings.grace_seconds)
+        self.abort()
+        await _wait(running, _CANCEL_SECONDS)
+        self._settler.drain()
+        await _wait([settling], _SETTLE_SECONDS)
+        for task in [*claiming, settling]:
+            task.cancel()
+        await asyncio.gather(*claiming, settling, return_exceptions=True)
+        for held in self._held.values():
+            log.warning("job %d was not given back: its lease will run out", held.job.id)
+
+
+async def _call_around(middleware: Middleware, endpoint: Endpoint, job: Job[Any]) -> Any:
+    return await middleware(job, endpoint)
+
+
+async def _answer(value: Any) -> Any:
+    return await value if isawaitable(value) else value
+
+
+async def _logged(hook: Callable[..., Any], *args: object) -> None:
+    try:
+        await _answer(hook(*args))
+    except Exception:
+        log.exception("a hook failed")
+
+
+async def _wait(tasks: list[asyncio.Task[None]], seconds: float) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)

@@ -1,0 +1,158 @@
+"""Writes what became of jobs, as often as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from pgq._link import Call, Link, backoff, is_transient
+from pgq._models import Job, JobId
+from pgq._outcomes import Cancel, Outcome, Retry, Snooze
+from pgq._queue import Queue
+
+T = TypeVar("T")
+
+_ERROR_CHARACTERS: Final = 20_000
+
+log = logging.getLogger("pgq")
+
+
+class Settler:
+    """Writes outcomes as they come: completions together, between them the others one by one.
+
+    Args:
+        queue: any queue: outcomes name the job only.
+        pool: where it gets its connection.
+        on_settled: called with the job, and whether the server has accepted the outcome.
+    """
+
+    def __init__(
+        self, queue: Queue, pool: asyncpg.Pool[Any], on_settled: Callable[[Job[Any], bool], None]
+    ) -> None:
+        self._queue = queue
+        self._link = Link(pool)
+        self._on_settled = on_settled
+        self._completed: list[tuple[Job[Any], Any]] = []
+        self._others: deque[tuple[Job[Any], Call[object]]] = deque()
+        self._added = asyncio.Event()
+        self._drained = False
+
+    def complete(self, job: Job[Any], result: Any) -> None:
+        """Have a job completed; a result that the server refuses fails it."""
+        self._completed.append((job, result))
+        self._added.set()
+
+    def fail(self, job: Job[Any], error: BaseException) -> None:
+        """Have an attempt failed, with the traceback of an error."""
+        self._add(job, partial(self._queue.fail, job, _text(error)))
+
+    def release(self, job: Job[Any], delay: timedelta = timedelta(0)) -> None:
+        """Have a job given back."""
+        self._add(job, partial(self._queue.release, job, delay))
+
+    def end(self, job: Job[Any], outcome: Outcome) -> None:
+        """Have done what a handler asked for."""
+        if isinstance(outcome, Snooze):
+            self.release(job, outcome.for_)
+        elif isinstance(outcome, Retry):
+            reason = _storable(outcome.reason)
+            self._add(job, partial(self._queue.fail, job, reason, retry_in=outcome.in_))
+        elif isinstance(outcome, Cancel):
+            reason = _storable(outcome.reason)
+            self._add(job, partial(self._queue.fail, job, reason, cancel=True))
+
+    def _add(self, job: Job[Any], call: Call[object]) -> None:
+        self._others.append((job, call))
+        self._added.set()
+
+    async def run(self) -> None:
+        """Write outcomes until `drain` was called and all are written."""
+        while True:
+            if self._completed:
+                completed, self._completed = self._completed, []
+                await self._write_together(completed)
+            if self._others:
+                job, call = self._others.popleft()
+                self._on_settled(job, bool(await self._persist(call)))
+            elif not self._completed:
+                if self._drained:
+                    return
+                self._added.clear()
+                await self._added.wait()
+
+    def drain(self) -> None:
+        """Let `run` return when all is written: nothing will be added any more."""
+        self._drained = True
+        self._added.set()
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        await self._link.close()
+
+    async def _write_together(self, completed: list[tuple[Job[Any], Any]]) -> None:
+        jobs = [job for job, _ in completed]
+        results = [result for _, result in completed]
+        if all(result is None for result in results):
+            kept = await self._persist(partial(self._queue.complete_many, jobs))
+        else:
+            kept = await self._persist(partial(self._complete_together, jobs, results))
+            if kept is None:
+                for job, result in completed:
+                    self._add(job, partial(self._complete, job, result))
+                return
+        accepted = set(kept or ())
+        for job in jobs:
+            self._on_settled(job, job.id in accepted)
+
+    async def _complete_together(
+        self, jobs: list[Job[Any]], results: list[Any], *, connection: Any
+    ) -> list[JobId] | None:
+        """Complete with results; None if one of them cannot be stored, whichever it is."""
+        try:
+            return await self._queue.complete_many(jobs, results, connection=connection)
+        except Exception as exc:
+            if is_transient(exc):
+                raise
+            return None
+
+    async def _complete(self, job: Job[Any], result: Any, *, connection: Any) -> object:
+        """Complete with a result, or fail if it cannot be stored."""
+        try:
+            return await self._queue.complete(job, result, connection=connection)
+        except Exception as exc:
+            if is_transient(exc):
+                raise
+            log.warning("the result of job %d cannot be stored", job.id, exc_info=True)
+            return await self._queue.fail(job, _text(exc), connection=connection)
+
+    async def _persist(self, call: Call[T]) -> T | None:
+        """Run a call until the server has answered it; None if it never will."""
+        for pause in backoff():
+            try:
+                return await self._link.run(call)
+            except Exception as exc:
+                if not self._link.may_recover(exc, pause):
+                    log.exception("an outcome could not be written; its lease will run out")
+                    return None
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+
+def _text(error: BaseException) -> str:
+    """Return the end of the traceback."""
+    return _storable("".join(traceback.format_exception(error))[-_ERROR_CHARACTERS:]) or ""
+
+
+def _storable(text: str | None) -> str | None:
+    """Return text in characters that the server can store."""
+    if text is None:
+        return None
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

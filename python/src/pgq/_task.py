@@ -1,0 +1,396 @@
+"""Tasks: typed functions that handle the jobs of a queue, and enqueue them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import types
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
+
+import asyncpg
+
+from pgq._codec import Codec
+from pgq._errors import JobCancelled, JobDead, UnknownJob
+from pgq._models import AfterOnDead, Job, JobId, Missed, OnDuplicate
+from pgq._outcomes import Outcome
+from pgq._queue import Executor, Queue
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = TypeVar("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+TASK_HEADER: Final = "task"
+_FIRST_LOOK_SECONDS: Final = 0.02
+_LAST_LOOK_SECONDS: Final = 1.0
+
+RunIn: TypeAlias = Literal["loop", "thread", "process"]
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """The arguments that `Task.enqueue` and `Task.enqueue_many` pass on to those of `Queue`."""
+
+    priority: int
+    run_at: datetime | None
+    max_attempts: int | None
+    headers: Mapping[str, Any] | None
+    on_duplicate: OnDuplicate
+    expires_at: datetime | None
+    after: Sequence[int] | None
+    after_on_dead: AfterOnDead
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle(Generic[R]):
+    """A job that was enqueued, and a way to its result."""
+
+    id: JobId
+    _task: Task[Any, R]
+    _pool: asyncpg.Pool[Any] | None
+
+    async def result(
+        self, timeout: timedelta | None = None, *, connection: Executor | None = None
+    ) -> R:
+        """Wait until the job has ended and return what its handler returned.
+
+        It looks again and again, every 20 ms at first and every second in the end. The caller
+        needs the privilege "observe" on the queue, which has to keep completed jobs.
+
+        Args:
+            timeout: how long to wait at most; None (the default) waits for ever.
+            connection: a pool or connection to look with; by default the pool that the job was
+                enqueued with.
+
+        Raises:
+            JobDead: the job has died.
+            JobCancelled: it was cancelled.
+            UnknownJob: there is none of this id, or its queue keeps no completed jobs.
+            InvalidPayload: the result is not of the type that the task declares.
+            TimeoutError: it has not ended in time (before Python 3.11 asyncio.TimeoutError).
+            ValueError: the job was enqueued on a connection, and none is given here.
+        """
+        executor = connection or self._pool
+        if executor is None:
+            raise ValueError("the job was enqueued on a connection: give result() one, or a pool")
+        seconds = None if timeout is None else timeout.total_seconds()
+        return await asyncio.wait_for(self._ended(self._task.on(executor)), seconds)
+
+    async def _ended(self, queue: Queue) -> R:
+        pause = _FIRST_LOOK_SECONDS
+        while (job := await queue.get(self.id)) is None or job.finished_at is None:
+            if job is None:
+                raise UnknownJob(f"there is no job {self.id}, or it has ended and was not kept")
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+            pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
+        if job.state == "dead":
+            raise JobDead(job.last_error or "")
+        if job.state == "cancelled":
+            raise JobCancelled(job.last_error or "")
+        return self._task.results.decode(job.result)
+
+
+class Task(Generic[P, R]):
+    """A function that handles jobs of one queue, made by `task`.
+
+    The jobs carry its name in the header "task", so a queue may have many tasks, and any client
+    can enqueue for one.
+
+    Attributes:
+        function: the decorated function.
+        name: what the header says.
+        queue: the name of the queue.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        queue: str,
+        *,
+        name: str | None = None,
+        deadline: timedelta | None = None,
+        transaction: bool = False,
+        process: bool = False,
+        schema: str | None = None,
+    ) -> None:
+        if deadline is not None and deadline <= timedelta(0):
+            raise ValueError("the deadline must be positive")
+        self.function = function
+        self.name = name or function.__name__
+        self.queue = queue
+        self.deadline = deadline
+        self.transaction = transaction
+        self.run_in = _place(function, transaction=transaction, process=process)
+        self.payloads: Codec[P] = Codec(_payload_kind(function))
+        self.results: Codec[R] = Codec(_result_kind(function))
+        self._schema = schema
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.queue!r})"
+
+    def on(self, executor: Executor) -> Queue:
+        """Return the task's queue on a pool or connection."""
+        return Queue(executor, self.queue, schema=self._schema)
+
+    def handle(self, job_id: int, *, pool: asyncpg.Pool[Any] | None = None) -> JobHandle[R]:
+        """Return a handle of a job of this task that was enqueued before, or elsewhere."""
+        return JobHandle(JobId(job_id), self, pool)
+
+    async def enqueue(
+        self,
+        payload: P,
+        *,
+        connection: Executor,
+        dedupe_key: str | None = None,
+        group_key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[R]:
+        """Add a job for this task.
+
+        Args:
+            payload: what the handler finds in `job.payload`.
+            connection: a connection, whose open transaction it joins, or a pool.
+            dedupe_key: as in `Queue.enqueue`.
+            group_key: as in `Queue.enqueue`.
+            options: the other arguments of `Queue.enqueue`.
+
+        Raises:
+            InvalidPayload: the payload is not of the type that the task declares.
+            Error: what `Queue.enqueue` raises.
+        """
+        job_id = await self.on(connection).enqueue(
+            self.payloads.encode(payload),
+            dedupe_key=dedupe_key,
+            group_key=group_key,
+            **self._with_name(options),
+        )
+        return self.handle(job_id, pool=_pool(connection))
+
+    async def enqueue_many(
+        self,
+        payloads: Iterable[P],
+        *,
+        connection: Executor,
+        dedupe_key: Callable[[P], str] | None = None,
+        group_key: Callable[[P], str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[JobHandle[R]]:
+        """Add many jobs for this task in one statement.
+
+        Args:
+            payloads: one for each job.
+            connection: a connection, whose open transaction it joins, or a pool.
+            dedupe_key: makes the key of a job from its payload; None for no keys.
+            group_key: makes the group of a job from its payload; None for no groups.
+            options: the other arguments of `Queue.enqueue_many`, for all jobs.
+
+        Returns:
+            Handles in the order of the payloads.
+
+        Raises:
+            InvalidPayload: a payload is not of the type that the task declares.
+            Error: what `Queue.enqueue_many` raises.
+        """
+        payloads = list(payloads)
+        ids = await self.on(connection).enqueue_many(
+            [self.payloads.encode(payload) for payload in payloads],
+            dedupe_keys=None if dedupe_key is None else [dedupe_key(p) for p in payloads],
+            group_keys=None if group_key is None else [group_key(p) for p in payloads],
+            **self._with_name(options),
+        )
+        pool = _pool(connection)
+        return [self.handle(job_id, pool=pool) for job_id in ids]
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        payload: P,
+        *,
+        connection: Executor,
+        timezone: str = "UTC",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+    ) -> datetime:
+        """Add a job for this task at the times that a cron expression names.
+
+        Args:
+            name: of the schedule; one of that name is replaced.
+            cron: as in `Queue.schedule`, like the further arguments.
+            payload: of each job.
+            connection: a connection, whose open transaction it joins, or a pool.
+
+        Returns:
+            The first of the times.
+        """
+        return await self.on(connection).schedule(
+            name,
+            cron,
+            self.payloads.encode(payload),
+            timezone=timezone,
+            priority=priority,
+            max_attempts=max_attempts,
+            headers={TASK_HEADER: self.name, **(headers or {})},
+            missed=missed,
+        )
+
+    def _with_name(self, options: EnqueueOptions) -> EnqueueOptions:
+        headers = options.get("headers") or {}
+        return {**options, "headers": {TASK_HEADER: self.name, **headers}}
+
+
+class TaskDecorator(Protocol):
+    """What `task` returns: it makes a `Task` of a coroutine function or of a plain one."""
+
+    @overload
+    def __call__(self, function: Callable[[Job[P]], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[[Job[P]], R], /) -> Task[P, R]: ...
+
+
+class TransactionTaskDecorator(Protocol):
+    """What `task(..., transaction=True)` returns."""
+
+    def __call__(
+        self, function: Callable[[Job[P], Any], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R]: ...
+
+
+@overload
+def task(
+    queue: str,
+    *,
+    name: str | None = ...,
+    deadline: timedelta | None = ...,
+    transaction: Literal[False] = ...,
+    process: bool = ...,
+    schema: str | None = ...,
+) -> TaskDecorator: ...
+
+
+@overload
+def task(
+    queue: str,
+    *,
+    name: str | None = ...,
+    deadline: timedelta | None = ...,
+    transaction: Literal[True],
+    schema: str | None = ...,
+) -> TransactionTaskDecorator: ...
+
+
+def task(
+    queue: str,
+    *,
+    name: str | None = None,
+    deadline: timedelta | None = None,
+    transaction: bool = False,
+    process: bool = False,
+    schema: str | None = None,
+) -> Any:
+    """Make the decorated function a `Task`: the handler of some of the jobs of a queue.
+
+    The function takes a `Job[SendEmail]`; its payload is encoded and validated when it is
+    enqueued and when it is handled. What it returns, unless None, is kept as the job's result. A
+    coroutine function runs in the worker's event loop, a plain one in a thread of its own.
+
+    Args:
+        queue: the name of the queue.
+        name: the name of the task, which jobs carry; the function's by default.
+        deadline: how long an attempt may take before it is cancelled and has failed; None (the
+            default) sets no bound.
+        transaction: call it as `function(job, connection)` in a transaction in which the job is
+            then completed: what it does on that connection happens exactly once.
+        process: run a plain function in a process, which is killed when the job is cancelled;
+            needs the extra "process", and a function that can be imported.
+        schema: where the pgq functions are, for `enqueue`; None leaves it to search_path.
+
+    Raises:
+        TypeError: nothing is known about the type of the payload or the result.
+        ValueError: arguments contradict each other.
+    """
+
+    def make(function: Callable[..., Any]) -> Task[Any, Any]:
+        return Task(
+            function,
+            queue,
+            name=name,
+            deadline=deadline,
+            transaction=transaction,
+            process=process,
+            schema=schema,
+        )
+
+    return make
+
+
+def _pool(executor: Executor) -> asyncpg.Pool[Any] | None:
+    return executor if isinstance(executor, asyncpg.Pool) else None
+
+
+def _place(function: Callable[..., Any], *, transaction: bool, process: bool) -> RunIn:
+    if inspect.iscoroutinefunction(function):
+        if process:
+            raise ValueError("a coroutine function cannot run in a process")
+        return "loop"
+    if transaction:
+        raise ValueError("the handler of a transaction must be a coroutine function")
+    if process and "<locals>" in function.__qualname__:
+        raise ValueError("a function that runs in a process must stand at the top of a module")
+    return "process" if process else "thread"
+
+
+def _payload_kind(function: Callable[..., Any]) -> Any:
+    parameter = next(iter(inspect.signature(function).parameters.values()), None)
+    if parameter is None:
+        raise TypeError(f"{function.__qualname__} takes no job")
+    kind = _resolved(function, parameter.annotation)
+    return get_args(kind)[0] if get_origin(kind) is Job else Any
+
+
+def _result_kind(function: Callable[..., Any]) -> Any:
+    kind = _resolved(function, inspect.signature(function).return_annotation)
+    if get_origin(kind) not in {Union, types.UnionType}:
+        return Any if _is_outcome(kind) else kind
+    members = [member for member in get_args(kind) if not _is_outcome(member)]
+    return Union[tuple(members)] if members else Any  # noqa: UP007 it is computed
+
+
+def _is_outcome(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Outcome)
+
+
+def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
+    """Return what an annotation stands for, also where annotations are kept as text."""
+    if annotation is inspect.Signature.empty:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, getattr(function, "__globals__", {}))
+    except NameError as exc:
+        raise TypeError(
+            f"{function.__qualname__}: {exc}; what is written as text is looked up in the module"
+        ) from exc

@@ -1,0 +1,421 @@
+"""How handlers are called: where, in what, for how long, and how they are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pgq
+import pytest
+
+from .sessions import Connection
+
+FAST = timedelta(milliseconds=5)
+SHORT = timedelta(milliseconds=300)
+LONG = 60  # seconds that no test waits for
+
+
+@pytest.fixture
+def worker(pool: asyncpg.Pool[Any]) -> pgq.Worker:
+    return pgq.Worker(pool, poll_interval=FAST)
+
+
+@asynccontextmanager
+async def running(worker: pgq.Worker) -> AsyncGenerator[None, None]:
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 30)
+
+
+async def patiently(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), 30)
+
+
+async def ended(queue: pgq.Queue, job_id: int) -> tuple[str, str | None]:
+    """Wait until a job has gone through a worker and return its state and last error."""
+    for _ in range(3000):
+        job = await queue.get(job_id)
+        assert job is not None
+        if job.state not in {"ready", "active"}:
+            return job.state, job.last_error
+        await asyncio.sleep(0.01)
+    raise AssertionError("it is still at work")
+
+
+def wait_in_python(seconds: float = LONG) -> None:
+    """Wait in steps between which a thread can be interrupted."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.001)
+
+
+async def test_a_coroutine_is_cancelled_at_its_deadline(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    job_id = await queue.enqueue(1, max_attempts=1)
+
+    @worker.handler("default", deadline=FAST)
+    async def handle(_: pgq.Job) -> None:
+        await asyncio.sleep(LONG)
+
+    async with running(worker):
+        state, error = await ended(queue, job_id)
+    assert state == "dead"
+    assert error is not None
+    assert "TimeoutError: the deadline of the task has passed" in error
+    assert "await asyncio.sleep(LONG)" in error
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_request_to_cancel_reaches_the_handler(
+    queue: pgq.Queue, worker: pgq.Worker, kind: str
+) -> None:
+    job_id = await queue.enqueue(1)
+    loop = asyncio.get_running_loop()
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def in_the_loop(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(LONG)
+        finally:
+            cancelled.set()
+
+    def in_a_thread(_: pgq.Job) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        try:
+            wait_in_python()
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(cancelled.set)
+            raise
+
+    worker.handler("default", timeout=SHORT)(in_the_loop if kind == "coroutine" else in_a_thread)
+    async with running(worker):
+        await patiently(begun)
+        assert not await queue.cancel(job_id)
+        await patiently(cancelled)
+        assert await ended(queue, job_id) == ("cancelled", "cancelled on request")
+
+
+async def test_a_thread_whose_lease_is_lost_is_interrupted(
+    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    job_id = await queue.enqueue(1)
+    loop, begun, gone = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    @worker.handler("default", timeout=SHORT)
+    def handle(_: pgq.Job) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        try:
+            wait_in_python()
+        finally:
+            loop.call_soon_threadsafe(gone.set)
+
+    async with running(worker):
+        await patiently(begun)
+        assert await queue.cancel(job_id, force=True)
+        await patiently(gone)
+    assert "the handler was cancelled" in caplog.text
+
+
+async def test_a_thread_that_does_not_listen_keeps_its_slot(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    loop, begun, free = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    count = 0
+
+    @worker.handler("default", concurrency=1, deadline=FAST)
+    def handle(_: pgq.Job) -> None:
+        nonlocal count
+        count += 1
+        loop.call_soon_threadsafe(begun.set)
+        free.wait(LONG)
+
+    await queue.enqueue_many([1, 2], max_attempts=1)
+    async with running(worker):
+        await patiently(begun)
+        await asyncio.sleep(0.05)
+        assert count == 1
+        free.set()
+
+
+async def test_an_exit_in_a_thread_fails_the_job_only(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    job_id = await queue.enqueue(1, max_attempts=1)
+
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> None:
+        sys.exit(3)
+
+    await worker.run_until_idle()
+    state, error = await ended(queue, job_id)
+    assert state == "dead"
+    assert "SystemExit(3)" in str(error)
+
+
+async def test_a_thread_sees_the_context_of_its_middleware(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    tenant: ContextVar[int] = ContextVar("tenant")
+    seen: list[int] = []
+
+    @worker.middleware
+    async def set_tenant(job: pgq.Job, call_next: Any) -> Any:
+        tenant.set(job.payload)
+        return await call_next(job)
+
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> None:
+        seen.append(tenant.get())
+
+    await queue.enqueue_many([1, 2])
+    await worker.run_until_idle()
+    assert sorted(seen) == [1, 2]
+
+
+def hang(job: pgq.Job[str]) -> None:
+    Path(job.payload).write_text(str(os.getpid()), encoding="utf-8")
+    wait_in_python()
+
+
+async def test_a_process_is_killed_when_its_job_is_cancelled(
+    queue: pgq.Queue, worker: pgq.Worker, tmp_path: Path
+) -> None:
+    told = tmp_path / "pid"
+    job_id = await queue.enqueue(str(told))
+    worker.handler("default", process=True, timeout=SHORT)(hang)
+    async with running(worker):
+        while not told.exists() or not told.read_text(encoding="utf-8"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await queue.cancel(job_id)
+        assert (await ended(queue, job_id))[0] == "cancelled"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text(encoding="utf-8")), 0)
+
+
+def die(_: pgq.Job) -> None:
+    os._exit(1)
+
+
+async def test_a_process_that_dies_fails_its_job(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    job_id = await queue.enqueue(1, max_attempts=1)
+    worker.handler("default", process=True)(die)
+    await worker.run_until_idle()
+    state, error = await ended(queue, job_id)
+    assert state == "dead"
+    assert "BrokenWorkerProcess" in str(error)
+
+
+async def test_middleware_goes_around_hooks_and_those_around_the_handler(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    order: list[str] = []
+
+    @worker.middleware
+    async def outer(job: pgq.Job, call_next: Any) -> Any:
+        order.append("outer")
+        result = await call_next(job)
+        order.append("outer ends")
+        return result * 2
+
+    @worker.middleware
+    async def inner(job: pgq.Job, call_next: Any) -> Any:
+        order.append("inner")
+        return await call_next(job)
+
+    @worker.before
+    async def before(_: pgq.Job) -> None:
+        order.append("before")
+
+    @worker.after
+    def after(_: pgq.Job, result: Any) -> None:
+        order.append(f"after {result}")
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> Any:
+        order.append("handler")
+        return job.payload
+
+    job_id = await queue.enqueue(7)
+    await worker.run_until_idle()
+    assert order == ["outer", "inner", "before", "handler", "after 7", "outer ends"]
+    job = await queue.get(job_id)
+    assert job is not None
+    assert job.result == 14
+
+
+async def test_hooks_hear_of_errors_and_do_not_hide_them(
+    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Any] = []
+
+    @worker.error
+    def broken(*_: object) -> None:
+        raise LookupError("a hook of no use")
+
+    @worker.error
+    async def hear(job: pgq.Job, error: Exception) -> None:
+        heard.append((job.payload, repr(error)))
+
+    @worker.before
+    def refuse(job: pgq.Job) -> None:
+        if job.payload == 2:
+            raise PermissionError("not this one")
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        if job.payload == 3:
+            raise pgq.Cancel
+        raise ZeroDivisionError
+
+    ids = await queue.enqueue_many([1, 2, 3], max_attempts=1)
+    await worker.run_until_idle()
+    assert heard == [(1, "ZeroDivisionError()")]
+    assert "LookupError: a hook of no use" in caplog.text
+    states = [await ended(queue, job_id) for job_id in ids]
+    assert [state for state, _ in states] == ["dead", "dead", "cancelled"]
+    assert "not this one" in str(states[1][1])
+
+
+async def test_a_transaction_that_is_to_be_retried_is_rolled_back(
+    connection: Connection, queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    await connection.execute("create table effect (n integer)")
+
+    @worker.handler("default", transaction=True)
+    async def handle(job: pgq.Job, connection: Connection) -> pgq.Snooze:
+        await connection.execute("insert into effect values ($1)", job.payload)
+        return pgq.Snooze(timedelta(hours=1))
+
+    job_id = await queue.enqueue(1)
+    await worker.run_until_idle()
+    assert (await ended(queue, job_id))[0] == "scheduled"
+    assert await connection.fetch("select from effect") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({"concurrency": 2}, [2]),
+        ({"concurrency": 2, "prefetch": 3}, [5]),
+        ({"concurrency": 2, "prefetch": 3, "batch": 2}, [2, 2, 1]),
+    ],
+)
+async def test_as_many_jobs_are_claimed_as_may_be_held(
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    options: Any,
+    batches: list[int],
+) -> None:
+    claimed: list[int] = []
+    enough, gate = asyncio.Event(), asyncio.Event()
+    dequeue = pgq.Queue.dequeue
+
+    async def watched(*args: Any, **kwargs: Any) -> list[pgq.Job]:
+        jobs = await dequeue(*args, **kwargs)
+        claimed.append(len(jobs))
+        if sum(claimed) == sum(batches):
+            enough.set()
+        return jobs
+
+    monkeypatch.setattr(pgq.Queue, "dequeue", watched)
+    at_work = 0
+
+    worker.configure("default", **options)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        nonlocal at_work
+        at_work += 1
+        await gate.wait()
+
+    await queue.enqueue_many(range(20))
+    async with running(worker):
+        await patiently(enough)
+        await asyncio.sleep(0)
+        assert (claimed, at_work) == (batches, 2)
+        worker.stop()
+        gate.set()
+    monkeypatch.undo()
+    rest = await queue.dequeue(100)
+    assert [(job.payload, job.attempt) for job in rest] == [(n, 1) for n in range(2, 20)]
+
+
+async def test_one_result_that_cannot_be_stored_does_not_cost_the_others(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    @worker.handler("default", concurrency=5)
+    async def handle(job: pgq.Job) -> Any:
+        return "\0" if job.payload == 3 else job.payload
+
+    ids = await queue.enqueue_many(range(5), max_attempts=1)
+    await worker.run_until_idle()
+    jobs = [await queue.get(job_id) for job_id in ids]
+    assert [(job.state, job.result) for job in jobs if job is not None] == [
+        *(("completed", n) for n in range(3)),
+        ("dead", None),
+        ("completed", 4),
+    ]
+
+
+async def test_until_idle_follows_jobs_from_queue_to_queue(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    other = pgq.Queue(pool, "other")
+    await other.create()
+    handled: list[tuple[str, int]] = []
+
+    @worker.handler("default")
+    async def here(job: pgq.Job) -> None:
+        handled.append(("default", job.payload))
+        await other.enqueue(job.payload + 1)
+
+    @worker.handler("other")
+    async def there(job: pgq.Job) -> None:
+        handled.append(("other", job.payload))
+        if job.payload < 4:
+            await queue.enqueue(job.payload + 1)
+
+    for first in (1, 3):
+        handled.clear()
+        await queue.enqueue(first)
+        await worker.run_until_idle()
+        assert handled == [("default" if n % 2 else "other", n) for n in range(first, 5)]
+
+
+async def test_a_worker_can_be_given_its_pool_late(pool: asyncpg.Pool[Any]) -> None:
+    worker = pgq.Worker()
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    with pytest.raises(ValueError, match="no pool"):
+        await worker.run()
+    await worker.run_until_idle(pool)
+    worker.stop()
+    await asyncio.wait_for(worker.run(pool), 30)
+    run = asyncio.create_task(worker.run(pool))
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="runs already"):
+        await worker.run(pool)
+    worker.stop()
+    await asyncio.wait_for(run, 30)
+
+
+@pytest.mark.parametrize("options", [{"batch": 0}, {"prefetch": -1}])
+async def test_wrong_options_are_told_at_once(worker: pgq.Worker, options: Any) -> None:
+    with pytest.raises(ValueError, match="must"):
+        worker.configure("default", **options)

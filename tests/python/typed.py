@@ -1,0 +1,65 @@
+"""How tasks are typed, for `make lint`: an ignored error that is not there is one itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pgq
+
+if TYPE_CHECKING:
+    from typing_extensions import assert_type
+
+    Connection = asyncpg.Connection[Any]
+
+
+@dataclass
+class SendEmail:
+    to: str
+
+
+@pgq.task("emails")
+async def send(job: pgq.Job[SendEmail]) -> int:
+    assert_type(job.payload, SendEmail)
+    return len(job.payload.to)
+
+
+@pgq.task("emails")
+def send_in_a_thread(job: pgq.Job[SendEmail]) -> int:
+    return len(job.payload.to)
+
+
+@pgq.task("emails", transaction=True)
+async def send_in_a_transaction(job: pgq.Job[SendEmail], connection: Connection) -> int:
+    await connection.execute("insert into sent values ($1)", job.payload.to)
+    return 1
+
+
+@pgq.task("emails")
+async def take_anything(job: pgq.Job) -> None:
+    assert_type(job.payload, Any)
+
+
+async def right(connection: Connection, pool: asyncpg.Pool[Any]) -> None:
+    handle = await send.enqueue(SendEmail("ada"), priority=5, connection=connection)
+    assert_type(handle, pgq.JobHandle[int])
+    assert_type(await handle.result(connection=pool), int)
+    assert_type(send_in_a_thread, pgq.Task[SendEmail, int])
+    assert_type(send_in_a_transaction, pgq.Task[SendEmail, int])
+    await send.enqueue_many((SendEmail(to) for to in "ab"), connection=pool, run_at=None)
+    await take_anything.enqueue({"to": "ada"}, connection=pool)
+    pgq.Worker(pool, [send, send_in_a_thread, send_in_a_transaction, take_anything])
+
+
+async def wrong(connection: Connection) -> None:
+    await send.enqueue(SendEmail("ada"))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await send.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send.enqueue(SendEmail("ada"), connection=connection, priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send.enqueue(SendEmail("ada"), connection=connection, prio=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await send.enqueue_many([1], connection=connection)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    await send_in_a_thread.enqueue(1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send_in_a_transaction.enqueue(1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    @pgq.task("emails", transaction=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    async def takes_no_connection(_: pgq.Job[SendEmail]) -> None: ...
