@@ -1,12 +1,12 @@
-"""awa's worker, on one of the partitions."""
+"""awa's worker: on one of the partitions, draining on all of them."""
 
 import asyncio
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from benchmarks.begun import WIDTH, begun
 from benchmarks.system import load
 
 
@@ -24,15 +24,16 @@ async def _main() -> None:
         quote(os.environ[f"PG{name}"], safe="")
         for name in ("USER", "PASSWORD", "HOST", "PORT", "DATABASE")
     )
-    queue = awa.PartitionedQueue("bench", 4).physical_queues[0]
+    queues = awa.PartitionedQueue("bench", 4).physical_queues[: 4 if WIDTH else 1]
     client = awa.AsyncClient(f"postgresql://{user}:{password}@{host}:{port}/{database}")
 
     async def bench(job: Any) -> None:
         del job
-        print(time.monotonic(), flush=True)
+        begun()
 
-    client.task(Bench, queue=queue)(bench)
-    await client.start([(queue, 10)])
+    for queue in queues:
+        client.task(Bench, queue=queue)(bench)
+    await client.start([(queue, WIDTH or 10) for queue in queues])
     print("ready", flush=True)
     await asyncio.Event().wait()
 

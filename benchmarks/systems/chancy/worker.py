@@ -1,17 +1,17 @@
-"""Chancy's worker with its default plugins, and its executor for coroutine functions."""
+"""Chancy's worker with its default plugins and its executor for coroutines; draining eagerly."""
 
 import asyncio
 import logging
 import sys
-import time
 from types import ModuleType
 
+from benchmarks.begun import WIDTH, begun
 from benchmarks.system import load
 
 
 async def _job(**payload: object) -> None:
     del payload
-    print(time.monotonic(), flush=True)
+    begun()
 
 
 async def _main() -> None:
@@ -20,7 +20,9 @@ async def _main() -> None:
     module = sys.modules["bench"] = ModuleType("bench")
     vars(module)["job"] = _job
     async with chancy.Chancy(sys.argv[1], log=logging.getLogger("benchmarks")) as app:
-        queue = chancy.Queue("default", executor=chancy.Chancy.Executor.Async)
+        executor = chancy.Chancy.Executor.Async
+        drains = {"concurrency": WIDTH, "eager_polling": True} if WIDTH else {}
+        queue = chancy.Queue("default", executor=executor, **drains)
         await app.declare(queue, upsert=True)
         async with workers.Worker(app) as worker:
             print("ready", flush=True)

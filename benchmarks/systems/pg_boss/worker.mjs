@@ -1,4 +1,4 @@
-// pg-boss's worker with its listener, on the queue whose jobs notify it.
+// pg-boss's worker with its listener, on the queue whose jobs notify it; draining in bursts.
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -19,5 +19,19 @@ boss.on("error", (error) => {
 });
 
 await boss.start();
-await boss.work("notified", async () => console.log(Number(process.hrtime.bigint()) / 1e9));
+const [width, step] = process.argv.slice(3).map(Number);
+let number = 0;
+const bench = async (jobs) => {
+    for (const _ of jobs) {
+        number += 1;
+        if (number % (step ?? 1) === 0) {
+            console.log(Number(process.hrtime.bigint()) / 1e9);
+        }
+    }
+};
+if (width) {
+    await boss.work("bench", { batchSize: width, burstWhenBatchFull: true }, bench);
+} else {
+    await boss.work("notified", bench);
+}
 console.log("ready");

@@ -1,22 +1,23 @@
-"""pgq's worker in Python, as it is without arguments."""
-
-import asyncio
-import time
+"""pgq's worker in Python, over uvloop; draining with a prefetch, which is meant for short jobs."""
 
 import asyncpg
 import pgq
+
+from benchmarks.begun import WIDTH, begun
+from benchmarks.system import load
 
 
 async def _main() -> None:
     async with asyncpg.create_pool(min_size=2) as pool:
         worker = pgq.Worker(pool)
+        worker.configure("default", prefetch=WIDTH or 0)
 
         @worker.handler("default")
         async def bench(job: pgq.Job) -> None:
-            print(time.monotonic(), flush=True)
+            begun()
 
         print("ready", flush=True)
         await worker.run()
 
 
-asyncio.run(_main())
+load("uvloop").run(_main())

@@ -1,8 +1,8 @@
 """PgQueuer's worker over asyncpg and uvloop, as its command line runs it."""
 
-import time
 from typing import Any
 
+from benchmarks.begun import WIDTH, begun
 from benchmarks.system import load
 
 
@@ -12,11 +12,11 @@ async def _main() -> None:
 
     async def bench(job: Any) -> None:
         del job
-        print(time.monotonic(), flush=True)
+        begun()
 
     worker.entrypoint("bench")(bench)
     print("ready", flush=True)
-    await worker.run()
+    await (worker.run(batch_size=WIDTH) if WIDTH else worker.run())
 
 
 load("uvloop").run(_main())

@@ -1,8 +1,8 @@
 """Procrastinate's worker over psycopg; done jobs are deleted."""
 
 import asyncio
-import time
 
+from benchmarks.begun import WIDTH, begun
 from benchmarks.system import load
 
 
@@ -12,12 +12,12 @@ async def _main() -> None:
 
     async def bench(**payload: object) -> None:
         del payload
-        print(time.monotonic(), flush=True)
+        begun()
 
     app.task(name="bench")(bench)
     async with app.open_async():
         print("ready", flush=True)
-        await app.run_worker_async(delete_jobs="always")
+        await app.run_worker_async(delete_jobs="always", concurrency=WIDTH or 1)
 
 
 asyncio.run(_main())
