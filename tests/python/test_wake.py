@@ -681,11 +681,9 @@ async def test_nothing_is_lost_when_each_job_follows_the_one_before(
 
 @pytest.mark.parametrize("how", ["terminated", "stuck"])
 async def test_a_worker_recovers_when_its_listener_is_lost(
-    pool: asyncpg.Pool[Any], a: Connection, how: str, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool[Any], a: Connection, how: str
 ) -> None:
-    if how == "stuck":
-        monkeypatch.setattr("pgq._listen._CALL_SECONDS", 2.0)
-    worker = pgq.Worker(pool, poll_interval=NEVER)
+    worker = pgq.Worker(pool, poll_interval=NEVER, call_timeout=2 * SECOND)
     _, has = counting(worker)
     async with running(worker):
         await idle(a)

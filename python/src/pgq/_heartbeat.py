@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import asyncpg
 
+from pgq._errors import JobHeld
 from pgq._models import Receipt, Token
 from pgq._queue import Queue
 
@@ -22,6 +23,9 @@ Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 
 _RETRY_SECONDS: Final = 1.0
 CONNECT_SECONDS: Final = 10.0
+# What a call fails with when a row is locked by a transaction that settles its job and stays open,
+# or when the network is gone.
+_STUCK: Final = (asyncio.TimeoutError, JobHeld, asyncpg.QueryCanceledError)
 
 log = logging.getLogger("pgq")
 
@@ -79,7 +83,9 @@ class Heartbeat:
         self._connect = connect
         self._queue = queue
         self._tick = tick
-        self._patience = min(max(tick, 1.0), 10.0)  # seconds for one call
+        # Seconds for one call: a lease is half gone at most when it is renewed, and there must be
+        # time left to connect again and renew it then.
+        self._patience = min(max(tick / 2, 1.0), 10.0)
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._leases: dict[Token, _Lease] = {}
@@ -123,7 +129,7 @@ class Heartbeat:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            await self._open()
+            await self._open(CONNECT_SECONDS)
         except BaseException as exc:  # noqa: BLE001 it is raised in the other thread
             self._started.set_exception(exc)
             return
@@ -135,9 +141,9 @@ class Heartbeat:
                 wait = self._tick
             except Exception as exc:  # noqa: BLE001, PERF203 every lease hangs on it
                 log.warning("heartbeat failed, trying again: %r", exc)
-                self._disconnect()
+                await self._disconnect()
                 wait = min(self._tick, _RETRY_SECONDS)
-        await self._close()
+        await self._disconnect()
 
     async def _stops_within(self, seconds: float) -> bool:
         try:
@@ -152,28 +158,33 @@ class Heartbeat:
             due = [lease for lease in self._leases.values() if lease.due <= horizon]
         if not due:
             return
+        connection = await self._open(self._patience)
         try:
-            await self._renew(due)
-        except asyncio.TimeoutError:
-            # One of the rows may be locked by a transaction that settles it and stays open.
+            await self._renew(connection, due, self._patience)
+        except _STUCK as exc:
+            log.warning("heartbeat failed, renewing each lease by itself: %r", exc)
+            await self._disconnect()
             renewed = [await self._renewed_alone(lease) for lease in due]
             if not any(renewed):
                 raise
 
     async def _renewed_alone(self, lease: _Lease) -> bool:
+        connection = await self._open(self._patience)
         try:
-            await self._renew([lease])
-        except asyncio.TimeoutError:
+            await self._renew(connection, [lease], _RETRY_SECONDS)
+        except _STUCK:
             log.warning("job %d: heartbeat waits for a lock on it", lease.receipt.id)
+            await self._disconnect()
             return False
         return True
 
-    async def _renew(self, leases: Sequence[_Lease]) -> None:
-        connection = await self._open()
+    async def _renew(
+        self, connection: asyncpg.Connection[Any], leases: Sequence[_Lease], patience: float
+    ) -> None:
         now = time.monotonic()
         kept = await asyncio.wait_for(
             self._queue.heartbeat_many([lease.receipt for lease in leases], connection=connection),
-            self._patience,
+            patience,
         )
         # A job that was lost and claimed again here is in the answer for its newest token.
         newest = dict(sorted(lease.receipt for lease in leases))
@@ -187,17 +198,14 @@ class Heartbeat:
                 lease.cancelled = True
                 self._on_cancel(lease.receipt.token)
 
-    async def _open(self) -> asyncpg.Connection[Any]:
+    async def _open(self, patience: float) -> asyncpg.Connection[Any]:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
+            self._connection = await asyncio.wait_for(self._connect(), patience)
         return self._connection
 
-    async def _close(self) -> None:
-        if self._connection is not None:
-            with suppress(OSError, asyncio.TimeoutError, asyncpg.PostgresError):
-                await self._connection.close(timeout=_RETRY_SECONDS)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
-            self._connection = None
+    async def _disconnect(self) -> None:
+        """Close the connection, and have the server cancel what it may still be doing for it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # it is aborted then
+                await connection.close(timeout=_RETRY_SECONDS)

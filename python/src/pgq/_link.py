@@ -1,12 +1,12 @@
-"""Connections that are kept, and what is tried again when one is lost."""
+"""Connections that are given up when the server does not answer, and what is tried again then."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
@@ -17,6 +17,9 @@ from pgq._errors import Error
 T = TypeVar("T")
 Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connection=
 
+PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[Any]"
+
+_CLOSE_SECONDS: Final = 1.0  # for a connection that does not answer to cancel and say good-bye
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 _TRANSIENT_STATES: Final = frozenset({"25006", "55P03"})  # a standby; a lock_timeout
 
@@ -24,14 +27,20 @@ log = logging.getLogger("pgq")
 
 
 class Link:
-    """A connection kept out of the pool, so that its plans and hints last; one call at a time."""
+    """A connection kept out of the pool, so that its plans and hints last; one call at a time.
 
-    def __init__(self, pool: asyncpg.Pool[Any]) -> None:
+    Args:
+        pool: where it comes from.
+        call_seconds: how long the server may take to answer.
+    """
+
+    def __init__(self, pool: asyncpg.Pool[Any], call_seconds: float) -> None:
         self._pool = pool
+        self._call_seconds = call_seconds
         self._lock = asyncio.Lock()
-        self._connection: asyncpg.pool.PoolConnectionProxy[Any] | None = None
+        self._connection: PooledConnection | None = None
 
-    async def open(self) -> asyncpg.pool.PoolConnectionProxy[Any]:
+    async def open(self) -> PooledConnection:
         """Return the connection, taken from the pool if there is none."""
         if self._connection is None:
             self._connection = await self._pool.acquire()
@@ -40,15 +49,17 @@ class Link:
     async def run(self, call: Call[T]) -> T:
         """Run a call on the connection; what may have broken it ends it."""
         async with self._lock:
-            connection = await self.open()
             try:
-                return await call(connection=connection)
+                return await asyncio.wait_for(self._run(call), self._call_seconds)
             except BaseException as exc:
                 if not isinstance(exc, Error) or is_transient(exc):
-                    with suppress(asyncpg.InterfaceError):  # it is closed
-                        connection.terminate()
-                    await self.close()
+                    connection, self._connection = self._connection, None
+                    if connection is not None:
+                        await end(connection)
                 raise
+
+    async def _run(self, call: Call[T]) -> T:
+        return await call(connection=await self.open())
 
     def may_recover(self, exc: Exception, pause: float) -> bool:
         """Tell whether to try again, after a pause of so many seconds, and log that."""
@@ -61,7 +72,48 @@ class Link:
         """Give the connection back to the pool."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await self._pool.release(connection)
+            await give_back(self._pool, connection, self._call_seconds)
+
+
+@asynccontextmanager
+async def transaction(
+    pool: asyncpg.Pool[Any], call_seconds: float
+) -> AsyncGenerator[PooledConnection, None]:
+    """Open a transaction on a connection of the pool; nothing that begins or ends it can hang."""
+    connection = await pool.acquire()
+    try:
+        opened = connection.transaction()
+        await answered(connection, opened.start(), call_seconds)
+        try:
+            yield connection
+        except BaseException:
+            with suppress(Exception):  # the server does it as the connection ends
+                await answered(connection, opened.rollback(), call_seconds)
+            raise
+        await answered(connection, opened.commit(), call_seconds)
+    finally:
+        await give_back(pool, connection, call_seconds)
+
+
+async def answered(connection: PooledConnection, call: Awaitable[T], seconds: float) -> T:
+    """Return what a call returns; end its connection if that takes longer."""
+    try:
+        return await asyncio.wait_for(call, seconds)
+    except asyncio.TimeoutError:
+        await end(connection)
+        raise
+
+
+async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, seconds: float) -> None:
+    """Release a connection to its pool, also if it is closed or does not answer."""
+    with suppress(Exception):  # it is terminated then, or was closed before
+        await pool.release(connection, timeout=seconds)
+
+
+async def end(connection: PooledConnection) -> None:
+    """Cancel what a connection is doing and close it, also if the server does not answer."""
+    with suppress(Exception):  # it is aborted then, or is closed already
+        await connection.close(timeout=_CLOSE_SECONDS)
 
 
 def is_transient(exc: BaseException) -> bool:
@@ -69,10 +121,23 @@ def is_transient(exc: BaseException) -> bool:
     if isinstance(exc, (Error, asyncpg.PostgresError)):
         state = exc.sqlstate or ""
         return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
+    return is_silent(exc)
+
+
+def is_silent(exc: BaseException) -> bool:
+    """Tell whether the connection is gone without a word of the server."""
     if isinstance(exc, asyncpg.InterfaceError):
         return not isinstance(exc, ValueError)
     # asyncpg raises InternalClientError, too, when a call begins as the server ends the connection.
-    return isinstance(exc, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))
+    return isinstance(
+        exc,
+        (
+            OSError,
+            asyncio.TimeoutError,
+            asyncpg.InternalClientError,
+            asyncpg.PostgresConnectionError,
+        ),
+    )
 
 
 def backoff() -> Iterator[float]:

@@ -15,7 +15,6 @@ from pgq._errors import Error, NotInstalled, NotPermitted
 from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._queue import Queue
 
-_CALL_SECONDS: Final = 10.0  # else the server is taken to be gone
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
@@ -31,12 +30,16 @@ class Listener:
         connect: opens the connection.
         queue: any queue; its pool is not used.
         poll_seconds: how long a claim loop sleeps while there is no connection.
+        call_seconds: how long the server may take to answer.
     """
 
-    def __init__(self, connect: Connect, queue: Queue, poll_seconds: float) -> None:
+    def __init__(
+        self, connect: Connect, queue: Queue, poll_seconds: float, call_seconds: float
+    ) -> None:
         self._connect = connect
         self._queue = queue
         self._poll_seconds = poll_seconds
+        self._call_seconds = call_seconds
         self._woken: dict[str, asyncio.Event] = {}
         self._idle: set[str] = set()
         self._channels: dict[str, str] = {}
@@ -117,12 +120,12 @@ class Listener:
         seconds = None
         if self._idle:
             idle = sorted(self._idle)
-            wait = await _soon(self._queue.wait(idle, connection=connection))
+            wait = await self._soon(self._queue.wait(idle, connection=connection))
             seconds = wait.total_seconds()
             if seconds <= 0:
                 self.wake(idle)
         if not self._idle:
-            await _soon(self._queue.wake(connection=connection))
+            await self._soon(self._queue.wake(connection=connection))
             seconds = None
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
@@ -133,9 +136,9 @@ class Listener:
 
     async def _subscribe(self, connection: asyncpg.Connection[Any]) -> None:
         for name in self._woken:
-            channel = await _soon(self._queue.channel(name, connection=connection))
+            channel = await self._soon(self._queue.channel(name, connection=connection))
             if self._channels.get(name) != channel:
-                await _soon(connection.add_listener(channel, partial(self._notified, name)))
+                await self._soon(connection.add_listener(channel, partial(self._notified, name)))
                 self._channels[name] = channel
 
     def _notified(self, name: str, *_: object) -> None:
@@ -144,6 +147,5 @@ class Listener:
     def _terminated(self, _: object) -> None:
         self._changed.set()
 
-
-async def _soon(call: Awaitable[T]) -> T:
-    return await asyncio.wait_for(call, _CALL_SECONDS)
+    async def _soon(self, call: Awaitable[T]) -> T:
+        return await asyncio.wait_for(call, self._call_seconds)

@@ -7,7 +7,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -19,7 +19,7 @@ import asyncpg
 from pgq._call import call_in_process, call_in_thread
 from pgq._errors import UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
-from pgq._link import Link, backoff
+from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
 from pgq._models import Job, Token
 from pgq._outcomes import Cancel, Outcome
@@ -31,6 +31,7 @@ Endpoint: TypeAlias = Callable[[Job[Any]], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Job[Any], Endpoint], Awaitable[Any]]
 Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 
+_RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
 
@@ -69,8 +70,12 @@ class Consumer:
         )
 
 
-class _RolledBack(Exception):  # noqa: N818 it never gets out
+class _RolledBack(Exception):  # noqa: N818 it is no error of the job
     """The lease was lost before the transaction could complete the job."""
+
+
+class _NotBegun(Exception):  # noqa: N818 it is no error of the job
+    """The server could not be reached to begin the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class Settings:
 
     name: str
     poll_seconds: float
+    call_seconds: float
     grace_seconds: float
     listens: bool
     durable_claims: bool
@@ -148,7 +154,9 @@ class Run:
         self._queue = new_queue()  # for calls that name a job, not a queue
         self._intakes = [_Intake(new_queue(name), consumer) for name, consumer in consumers.items()]
         self._until_idle = until_idle
-        self._listener = Listener(connect, self._queue, settings.poll_seconds)
+        self._listener = Listener(
+            connect, self._queue, settings.poll_seconds, settings.call_seconds
+        )
         for name in consumers:
             self._listener.add(name)
         tick = min(consumer.timeout for consumer in consumers.values()).total_seconds() / 3
@@ -164,8 +172,9 @@ class Run:
         self._held: dict[Token, _Held] = {}
         self._ended = 0
         self._one_ended = asyncio.Event()
-        self._claims = Link(pool)
-        self._settler = Settler(self._queue, pool, self._settled)
+        self._claims = Link(pool, settings.call_seconds)
+        self._settles = Link(pool, settings.call_seconds)
+        self._settler = Settler(self._queue, self._settles, self._settled)
         self._stopping = asyncio.Event()
         self._aborting = False
 
@@ -178,7 +187,7 @@ class Run:
         finally:
             await self._beats.stop()
             await self._claims.close()
-            await self._settler.close()
+            await self._settles.close()
 
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settler.run())
@@ -256,13 +265,16 @@ class Run:
                 pause = next(pauses)
                 if not self._claims.may_recover(exc, pause):
                     raise
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
+                await self._pause(pause)
                 continue
             pauses = backoff()
             self._take(intake, jobs)
             if len(jobs) < room and not self._stopping.is_set():
                 await self._rest(intake, ended)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _rest(self, intake: _Intake, ended: int) -> None:
         """Wait until there may be something to claim."""
@@ -340,6 +352,9 @@ class Run:
             kept = None if done else task.results.encode(result)
         except _RolledBack:
             self._report_lost(held, "what the handler wrote was rolled back")
+        except _NotBegun:
+            await self._pause(_RELEASE_SECONDS)
+            self._give_back(held)
         except Outcome as outcome:
             held.settling = True
             self._settler.end(job, outcome)
@@ -374,7 +389,15 @@ class Run:
         return endpoint
 
     async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
-        async with self._pool.acquire() as connection, connection.transaction():
+        seconds = self._settings.call_seconds
+        async with AsyncExitStack() as stack:
+            try:
+                opened = transaction(self._pool, seconds)
+                connection = await stack.enter_async_context(opened)
+            except Exception as exc:
+                if self._claims.may_recover(exc, _RELEASE_SECONDS):
+                    raise _NotBegun from exc
+                raise
             result = await task.function(job, connection)
             if isinstance(result, Outcome):
                 raise result
@@ -383,7 +406,8 @@ class Run:
             held.settling = True
             self._beats.drop(held.token)
             kept = None if result is None else task.results.encode(result)
-            if not await self._queue.complete(job, kept, connection=connection):
+            complete = self._queue.complete(job, kept, connection=connection)
+            if not await answered(connection, complete, seconds):
                 raise _RolledBack
         return result
 
@@ -392,7 +416,7 @@ class Run:
             await _answer(hook(job))
         try:
             result = await endpoint(job)
-        except Outcome:
+        except (Outcome, _RolledBack, _NotBegun):
             raise
         except Exception as exc:
             for hook in self._settings.error:
@@ -407,6 +431,10 @@ class Run:
         job, cancelled = held.job, isinstance(exc, asyncio.CancelledError)
         if cancelled and held.reason == "lost":
             self._report_lost(held, "the handler was cancelled")
+            return
+        if held.settling and is_silent(exc):
+            # The server may still have the transaction, and whoever touches the job waits.
+            self._report_lost(held, f"nobody knows whether it was completed: {exc!r}")
             return
         held.settling = True
         if cancelled and held.reason == "abort":

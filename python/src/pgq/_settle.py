@@ -11,8 +11,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import asyncpg
-
 from pgq._link import Call, Link, backoff, is_transient
 from pgq._models import Job, JobId
 from pgq._outcomes import Cancel, Outcome, Retry, Snooze
@@ -30,15 +28,15 @@ class Settler:
 
     Args:
         queue: any queue: outcomes name the job only.
-        pool: where it gets its connection.
+        link: the connection that it writes on.
         on_settled: called with the job, and whether the server has accepted the outcome.
     """
 
     def __init__(
-        self, queue: Queue, pool: asyncpg.Pool[Any], on_settled: Callable[[Job[Any], bool], None]
+        self, queue: Queue, link: Link, on_settled: Callable[[Job[Any], bool], None]
     ) -> None:
         self._queue = queue
-        self._link = Link(pool)
+        self._link = link
         self._on_settled = on_settled
         self._completed: list[tuple[Job[Any], Any]] = []
         self._others: deque[tuple[Job[Any], Call[object]]] = deque()
@@ -92,10 +90,6 @@ class Settler:
         """Let `run` return when all is written: nothing will be added any more."""
         self._drained = True
         self._added.set()
-
-    async def close(self) -> None:
-        """Give the connection back."""
-        await self._link.close()
 
     async def _write_together(self, completed: list[tuple[Job[Any], Any]]) -> None:
         jobs = [job for job, _ in completed]

@@ -67,6 +67,8 @@ class Worker:
         name: what operators see; host name and process id by default.
         poll_interval: the wait after a claim that found too few jobs, give or take a quarter,
             while it cannot LISTEN; 250 milliseconds by default.
+        call_timeout: how long the server may take to answer; 10 seconds by default. After that
+            the worker gives the connection up and opens another one.
         grace: how long handlers may go on after a stop; 20 seconds by default.
         listen: False only polls, for example behind a pooler that shares sessions.
         durable_claims: True waits until each claim is on disk before its handlers start. By
@@ -86,6 +88,7 @@ class Worker:
         schema: str | None = None,
         name: str | None = None,
         poll_interval: timedelta = timedelta(milliseconds=250),
+        call_timeout: timedelta = timedelta(seconds=10),
         grace: timedelta = timedelta(seconds=20),
         listen: bool = True,
         durable_claims: bool = False,
@@ -103,6 +106,7 @@ class Worker:
         self._settings = Settings(
             name=name or f"{socket.gethostname()}:{os.getpid()}",
             poll_seconds=poll_interval.total_seconds(),
+            call_seconds=call_timeout.total_seconds(),
             grace_seconds=grace.total_seconds(),
             listens=listen,
             durable_claims=durable_claims,

@@ -1,0 +1,162 @@
+"""A network between clients and a server that can be told to fail, for the tests of faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final, final
+
+from .sessions import PATIENCE, Dsn
+
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
+
+
+class _Link:
+    """One client's connection, with a gate in each direction; what waits at a gate is kept."""
+
+    def __init__(self, up: bool, down: bool) -> None:
+        self.up, self.down = asyncio.Event(), asyncio.Event()
+        self.writers: list[asyncio.StreamWriter] = []
+        if up:
+            self.up.set()
+        if down:
+            self.down.set()
+
+    def reset(self) -> None:
+        for writer in self.writers:
+            with contextlib.suppress(OSError):  # it is closed
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+                )
+            writer.transport.abort()
+
+
+@final
+class Proxy:
+    """A TCP port that leads to a server, for as long as a `with` block lasts.
+
+    `up` is the way to the server, `down` the way back. It runs in a thread of its own; its
+    methods may be called from any thread.
+    """
+
+    def __init__(self, target: Dsn) -> None:
+        self._path = f"{target['host']}/.s.PGSQL.{target['port']}"
+        self._target = target
+        self._links: set[_Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._up = self._down = True
+        self.latency = 0.0  # seconds, for each packet
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        assert self._started.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call(self._ended.set)
+        self._thread.join(PATIENCE)
+
+    @property
+    def dsn(self) -> Dsn:
+        """Connection arguments that lead through the proxy."""
+        return {**self._target, "host": "127.0.0.1", "port": self._port}
+
+    def hold(self, *, up: bool = False, down: bool = False) -> None:
+        """Let nothing pass in these directions, on no connection, and tell nobody."""
+        self._call(lambda: self._set_gates(not up, not down))
+
+    def forget(self, *, up: bool = False, down: bool = False) -> None:
+        """Let nothing pass in these directions on the connections there are; new ones work."""
+
+        def close() -> None:
+            self._set_gates(not up, not down)
+            self._up = self._down = True
+
+        self._call(close)
+
+    def heal(self) -> None:
+        """Let everything pass, what was held first."""
+        self._call(lambda: self._set_gates(up=True, down=True))
+
+    def cut(self) -> None:
+        """Reset all connections."""
+
+        def reset() -> None:
+            for link in self._links:
+                link.reset()
+
+        self._call(reset)
+
+    def refuse(self) -> None:
+        """Reset all connections and take no new ones."""
+        self._call(self._server.close)
+        self.cut()
+
+    def accept(self) -> None:
+        """Take connections again."""
+        asyncio.run_coroutine_threadsafe(self._listen(self._port), self._loop).result(PATIENCE)
+
+    def _call(self, function: Callable[[], object]) -> None:
+        async def call() -> None:
+            function()
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result(PATIENCE)
+
+    def _set_gates(self, up: bool, down: bool) -> None:
+        self._up, self._down = up, down
+        for link in self._links:
+            for gate, opened in ((link.up, up), (link.down, down)):
+                (gate.set if opened else gate.clear)()
+
+    async def _listen(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._port: int = self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = _Link(self._up, self._down)
+        self._links.add(link)
+        link.writers.append(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            there, back = await asyncio.open_unix_connection(self._path)
+            link.writers.append(back)
+            await asyncio.gather(
+                self._pump(reader, back, link.up), self._pump(there, writer, link.down)
+            )
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            link.reset()
+            self._links.discard(link)
+            self._tasks.discard(task)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event
+    ) -> None:
+        while data := await source.read(65536):
+            await asyncio.sleep(self.latency)
+            await gate.wait()
+            sink.write(data)
+            await sink.drain()
+        await gate.wait()
+        raise ConnectionResetError
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        await self._listen()
+        self._started.set()
+        await self._ended.wait()
+        self._server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,170 @@
+"""A worker behind a network that fails: nothing is lost or done twice, nothing hangs for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partialmethod
+from typing import Any, Final, Literal, TypeAlias
+
+import asyncpg
+import pgq
+import pytest
+import pytest_asyncio
+
+from .proxy import Proxy
+from .sessions import Connection, Dsn, until, within
+from .workers import FAST, Hook, running
+
+Way: TypeAlias = Literal["up", "down"]
+
+CALL: Final = timedelta(seconds=1)
+LEASE: Final = timedelta(seconds=6)
+SHORT: Final = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A worker whose pool leads through a network, and who looks on beside it."""
+
+    proxy: Proxy
+    worker: pgq.Worker
+    queue: pgq.Queue
+    observer: Connection
+
+    async def ended(self, number: int) -> list[tuple[int, str, int]]:
+        """Return id, state and attempt of all jobs, once so many have been completed."""
+
+        async def settled() -> bool:
+            query = "select count(*) from pgq_jobs where state = 'completed'"
+            return bool(await self.observer.fetchval(query) >= number)
+
+        await until(settled, 30, pause=0.02)
+        rows = await self.observer.fetch("select id, state, attempt from pgq_jobs order by id")
+        return [(row["id"], row["state"], row["attempt"]) for row in rows]
+
+
+@pytest_asyncio.fixture
+async def scene(dsn: Dsn, queue: pgq.Queue, connection: Connection) -> AsyncIterator[Scene]:
+    with Proxy(dsn) as proxy:
+        async with asyncpg.create_pool(**proxy.dsn, min_size=0, max_size=10) as pool:
+            worker = pgq.Worker(pool, poll_interval=FAST, call_timeout=CALL)
+            yield Scene(proxy=proxy, worker=worker, queue=queue, observer=connection)
+            proxy.cut()
+
+
+async def test_an_idle_worker_notices_that_all_its_connections_are_dead(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Who sleeps asks again after half a minute at most.
+    wait: Any = partialmethod(pgq.Queue.wait, max_wait=timedelta(seconds=0.5))
+    monkeypatch.setattr(pgq.Queue, "wait", wait)
+    asleep = asyncio.Event()
+    Hook(monkeypatch, "after", "wait", asleep.set)
+
+    @scene.worker.handler("default", timeout=SHORT)
+    async def handle(_: pgq.Job) -> None: ...
+
+    async with running(scene.worker):
+        await within(asleep.wait())
+        scene.proxy.forget(up=True, down=True)
+        job_id = await scene.queue.enqueue(1)
+        assert await scene.ended(1) == [(job_id, "completed", 1)]
+    assert "listen" in caplog.text
+    assert "trying again" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_an_outcome_on_its_way_is_written_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: Way
+) -> None:
+    Hook(monkeypatch, "before", "complete_many", lambda: scene.proxy.forget(**{way: True}))
+
+    @scene.worker.handler("default", timeout=SHORT)
+    async def handle(_: pgq.Job) -> None: ...
+
+    async with running(scene.worker):
+        for number in range(1, 4):
+            await scene.queue.enqueue(number)
+            await scene.ended(number)
+    first, second, _ = await scene.ended(3)
+    assert (first[2], second[2]) == (1, 1)
+    assert "trying again" in caplog.text
+    assert ("its outcome was refused" in caplog.text) == (way == "down"), "it was written before"
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_a_claim_whose_answer_is_lost_comes_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: Way
+) -> None:
+    prepared = asyncio.Event()
+    Hook(monkeypatch, "after", "dequeue", prepared.set, nth=1)
+    Hook(monkeypatch, "before", "dequeue", lambda: scene.proxy.forget(**{way: True}))
+    seen: list[int] = []
+
+    @scene.worker.handler("default", timeout=SHORT)
+    async def handle(job: pgq.Job) -> None:
+        seen.append(job.attempt)
+
+    async with running(scene.worker):
+        await within(prepared.wait())
+        job_id = await scene.queue.enqueue(1)
+        attempt = 1 if way == "up" else 2
+        assert await scene.ended(1) == [(job_id, "completed", attempt)]
+    assert seen == [attempt]
+    assert "trying again" in caplog.text
+
+
+async def test_leases_outlive_a_heartbeat_that_is_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = await scene.queue.enqueue_many(range(20))
+    lose = lambda: scene.proxy.forget(up=True, down=True)  # noqa: E731
+    hook = Hook(monkeypatch, "before", "heartbeat_many", lose, nth=1)
+    gate = asyncio.Event()
+
+    @scene.worker.handler("default", concurrency=20, timeout=LEASE)
+    async def handle(_: pgq.Job) -> None:
+        await gate.wait()
+
+    async with running(scene.worker):
+
+        async def outlived() -> bool:
+            query = "select min(lease_expires_at) - max(claimed_at) > $1 from pgq_jobs"
+            return bool(await scene.observer.fetchval(query, LEASE + timedelta(seconds=1)))
+
+        await until(outlived)
+        assert hook.done
+        gate.set()
+        assert await scene.ended(20) == [(job_id, "completed", 1) for job_id in ids]
+    assert "heartbeat failed" in caplog.text
+    assert "lost the lease" not in caplog.text
+
+
+async def test_a_worker_stops_in_time_while_the_network_is_gone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pgq._run._SETTLE_SECONDS", 1.0)
+    await scene.queue.enqueue_many(range(20))
+    gate, full = asyncio.Event(), asyncio.Event()
+    begun: list[pgq.Job] = []
+
+    @scene.worker.handler("default", concurrency=20, timeout=SHORT)
+    async def handle(job: pgq.Job) -> None:
+        begun.append(job)
+        if len(begun) == 20:
+            full.set()
+        await gate.wait()
+
+    async with running(scene.worker) as task:
+        await within(full.wait())
+        scene.proxy.hold(up=True, down=True)
+        gate.set()
+        start = time.monotonic()
+        scene.worker.stop()
+        await within(task)
+        assert time.monotonic() - start < 6
+    assert "was not given back" in caplog.text
