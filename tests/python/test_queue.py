@@ -14,6 +14,8 @@ import pgq
 import pytest
 from pgq import _sql
 
+from .sessions import Connection
+
 if TYPE_CHECKING:
     from pgserver import Server
 
@@ -596,3 +598,12 @@ async def test_a_low_priority_that_has_waited_for_long_goes_first(
         "update pgq.job set enqueued_at = now() - interval '190 min' where id = $1", first
     )
     assert [job.id for job in await queue.dequeue(1)] == [first]
+
+
+async def test_numbers_that_no_float_can_hold_arrive(
+    connection: Connection, queue: pgq.Queue
+) -> None:
+    numbers = f"[1{'0' * 400}.5, 12345678901234567890123]"
+    await connection.execute("select pgq_enqueue($1::text::jsonb)", numbers)
+    (job,) = await queue.dequeue()
+    assert job.payload == [float("inf"), 12345678901234567890123]

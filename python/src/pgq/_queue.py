@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 import asyncpg.pool
+import msgspec
 
 from pgq import _sql
 from pgq._errors import InvalidArgument, translate
@@ -36,6 +37,14 @@ _NOTHING: Final = timedelta(0)
 _NO_PAYLOAD: Final[Mapping[str, Any]] = {}
 
 
+def read_json(text: str) -> Any:
+    """Return what JSON text holds, as `json.loads` does, in a fraction of its time."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:  # jsonb has numbers that are too large for a float
+        return json.loads(text)
+
+
 class Queue:
     """One queue, with a method for every function of the extension.
 
@@ -50,7 +59,7 @@ class Queue:
         name: the queue; "default" exists from the start, others are made by `create`.
         schema: where the pgq functions are; None (the default) leaves it to search_path.
         dumps: makes JSON text of payloads, headers and results; `json.dumps` by default.
-        loads: reads JSON text; `json.loads` by default.
+        loads: reads JSON text; by default as `json.loads` does.
     """
 
     def __init__(
@@ -60,7 +69,7 @@ class Queue:
         *,
         schema: str | None = None,
         dumps: Dumps = json.dumps,
-        loads: Loads = json.loads,
+        loads: Loads = read_json,
     ) -> None:
         self.name = name
         self._executor = executor

@@ -18,7 +18,7 @@ import asyncpg
 
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
-from pgq._queue import DEFAULT_TIMEOUT, Dumps, Loads, Queue
+from pgq._queue import DEFAULT_TIMEOUT, Dumps, Loads, Queue, read_json
 from pgq._run import Consumer, Middleware, Run, Settings
 from pgq._task import Task
 
@@ -77,7 +77,7 @@ class Worker:
         connect: opens the worker's own connections, one of them on another loop than the pool's.
             By default it connects with the pool's arguments, without its `init` and `setup`.
         dumps: makes JSON text of results; `json.dumps` by default.
-        loads: reads the JSON text of payloads and headers; `json.loads` by default.
+        loads: reads the JSON text of payloads and headers; by default as `json.loads` does.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Worker:
         durable_claims: bool = False,
         connect: Connect | None = None,
         dumps: Dumps = json.dumps,
-        loads: Loads = json.loads,
+        loads: Loads = read_json,
     ) -> None:
         self._pool = pool
         self._connect = connect
