@@ -33,6 +33,8 @@ from benchmarks.scenario import Scenario, Throughput, Variant
 from benchmarks.system import Database
 from benchmarks.watch import Look, completed
 
+pytestmark = pytest.mark.once
+
 SYSTEMS = {
     "pgq": Participant(short="pgq", name="pgq", kind="own", version="1.0"),
     "floor": Participant(short="floor", name="floor", kind="yardstick", lifecycle=False),

@@ -20,6 +20,8 @@ import pytest
 
 from .sessions import Connection
 
+pytestmark = pytest.mark.once
+
 FAST = timedelta(milliseconds=5)
 SHORT = timedelta(milliseconds=300)
 LONG = 60  # seconds that no test waits for

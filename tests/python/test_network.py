@@ -19,6 +19,8 @@ from .proxy import Proxy
 from .sessions import Connection, Dsn, until, within
 from .workers import FAST, Hook, running
 
+pytestmark = pytest.mark.once
+
 Way: TypeAlias = Literal["up", "down"]
 
 CALL: Final = timedelta(seconds=1)

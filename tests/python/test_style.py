@@ -3,6 +3,8 @@
 import pytest
 from check_style import RULES, Source, check
 
+pytestmark = pytest.mark.once
+
 CLEAN = """\
 /*
  * Owns nothing. SELECT, WHEN OTHERS, %L and RAISE mean nothing in a comment.

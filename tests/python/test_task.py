@@ -18,6 +18,8 @@ import pytest
 
 from .sessions import Connection
 
+pytestmark = pytest.mark.once
+
 NO_TIME = timedelta(0)
 AT = datetime(2026, 11, 22, 5, tzinfo=timezone.utc)
 ID = UUID(int=7)
