@@ -33,7 +33,7 @@ import bootstrap
 import pgwatch
 from pgfind import ServerError, find, find_program
 
-__all__ = ["Server", "ServerError"]
+__all__ = ["Account", "Server", "ServerError", "find_account", "find_free_port"]
 
 Mode = Literal["smart", "fast", "immediate", "kill"]
 
@@ -46,7 +46,7 @@ _SIGNALS: dict[Mode, signal.Signals] = {
 _PATIENCE = 60.0
 
 
-class _Account(TypedDict):
+class Account(TypedDict):
     """The arguments with which subprocess changes the user, None where it shall not."""
 
     user: int | None
@@ -74,13 +74,13 @@ class Server:
         self._install = find(version)
         self._settings = dict(settings or {})
         self._extensions = extensions
-        self._account = _find_account()
+        self._account = find_account()
         self._psql = find_program("psql", self._install)
         self._process: subprocess.Popen[bytes] | None = None
         self.version = self._install.version
         self.major = self._install.major
         self.password = secrets.token_hex(16)
-        self.port = _find_free_port()
+        self.port = find_free_port()
 
     def __enter__(self) -> "Server":
         """Create the server and start it."""
@@ -274,7 +274,8 @@ class Server:
             target.chmod(0o755 if file.suffix == ".so" else 0o644)
 
 
-def _find_account() -> _Account:
+def find_account() -> Account:
+    """Return as whom to run servers: as root somebody else, which they insist on."""
     if os.geteuid() != 0:
         return {"user": None, "group": None, "extra_groups": None}
     for name in ("nobody", "postgres"):
@@ -284,7 +285,8 @@ def _find_account() -> _Account:
     raise ServerError("root cannot run PostgreSQL, and there is no user nobody or postgres")
 
 
-def _find_free_port() -> int:
+def find_free_port() -> int:
+    """Return a TCP port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

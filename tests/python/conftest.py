@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
 import asyncpg
@@ -21,14 +22,20 @@ INSTALL = "create extension pgq"
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """A private server whose template database has the extension; it can prepare transactions."""
+@contextlib.contextmanager
+def serve(**settings: str) -> Generator[Server]:
+    """Run a private server whose template database has the extension."""
     version = os.environ.get("PGQ_TEST_VERSION")
-    settings = {"fsync": "off", "max_prepared_transactions": "10"}
-    with Server(int(version) if version else None, settings) as server:
+    with Server(int(version) if version else None, {"fsync": "off", **settings}) as server:
         server.psql(f"create database {TEMPLATE}")
         server.psql(INSTALL, database=TEMPLATE)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server that can prepare transactions."""
+    with serve(max_prepared_transactions="10") as server:
         yield server
 
 
