@@ -4,7 +4,7 @@ PGQ_SETUP_PYTHON ?= python3
 PGQ_VERSIONS     ?= 14 15 16 17 18
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tools demo benchmarks extension/build.py
+PGQ_CHECKED      := python/src tests/python tests/clients tools demo benchmarks extension/build.py
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -19,7 +19,7 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo-setup build demo test test-matrix lint format bench install \
+.PHONY: help setup demo-setup build demo test test-matrix test-clients lint format bench install \
     uninstall test-docker clean
 
 help: ## list the targets
@@ -50,6 +50,10 @@ test: setup build ## run all tests on PostgreSQL 18 and 16
 
 test-matrix: setup build ## run all tests on 14 to 18, or on PGQ_VERSIONS="14 15"
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_VERSIONS:%=--version %)
+
+test-clients: setup build ## run a program in each of nine languages, also behind PgBouncer
+	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py clients
+	$(PGQ_PYTHON) tools/run_tests.py --version 18 --only clients
 
 lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)

