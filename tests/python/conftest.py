@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from pgserver import Server
 
-from .sessions import Connection, connect
+from .sessions import Connection, connect, dsn_of
 
 TEMPLATE = "pgq_template"
 INSTALL = "create extension pgq"
@@ -44,13 +44,7 @@ def dsn(server: Server) -> Iterator[dict[str, Any]]:
     """Connection arguments of a fresh database with the extension."""
     name = f"test_{next(_numbers)}"
     server.psql(f"create database {name} template {TEMPLATE}")
-    yield {
-        "host": server.host,
-        "port": server.port,
-        "user": server.user,
-        "password": server.password,
-        "database": name,
-    }
+    yield dsn_of(server, name)
     server.psql(f"drop database {name} with (force)")
 
 

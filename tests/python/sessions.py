@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
+from pgserver import Server
 
 Connection: TypeAlias = "asyncpg.Connection[Any]"
 Dsn: TypeAlias = "dict[str, Any]"
@@ -27,6 +28,17 @@ T = TypeVar("T")
 
 PATIENCE = 10.0
 NUMBERS = "select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, $1::int) n))"
+
+
+def dsn_of(server: Server, database: str = Server.database) -> Dsn:
+    """Return the arguments with which asyncpg connects to a database of a server."""
+    return {
+        "host": server.host,
+        "port": server.port,
+        "user": server.user,
+        "password": server.password,
+        "database": database,
+    }
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from pgserver import Server
 
-from .sessions import Connection, Dsn, connect, until
+from .sessions import Connection, connect, dsn_of, until
 
 ROUNDS = 20
 PER_ROUND = 150
@@ -63,16 +63,6 @@ async def faulty() -> AsyncIterator[Server]:
     with Server(int(version) if version else None) as server:
         server.psql("create extension pgq; create table effect (job bigint)")
         yield server
-
-
-def dsn_of(server: Server) -> Dsn:
-    return {
-        "host": server.host,
-        "port": server.port,
-        "user": server.user,
-        "password": server.password,
-        "database": server.database,
-    }
 
 
 async def reconnect(server: Server) -> Connection:

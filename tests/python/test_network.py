@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from .proxy import Proxy
 from .sessions import Connection, Dsn, until, within
-from .workers import FAST, Hook, running
+from .workers import FAST, Hook, Moment, ended, running
 
 pytestmark = pytest.mark.once
 
@@ -36,17 +36,6 @@ class Scene:
     worker: pgq.Worker
     queue: pgq.Queue
     observer: Connection
-
-    async def ended(self, number: int) -> list[tuple[int, str, int]]:
-        """Return id, state and attempt of all jobs, once so many have been completed."""
-
-        async def settled() -> bool:
-            query = "select count(*) from pgq_jobs where state = 'completed'"
-            return bool(await self.observer.fetchval(query) >= number)
-
-        await until(settled, 30, pause=0.02)
-        rows = await self.observer.fetch("select id, state, attempt from pgq_jobs order by id")
-        return [(row["id"], row["state"], row["attempt"]) for row in rows]
 
 
 @pytest_asyncio.fixture
@@ -74,7 +63,7 @@ async def test_an_idle_worker_notices_that_all_its_connections_are_dead(
         await within(asleep.wait())
         scene.proxy.forget(up=True, down=True)
         job_id = await scene.queue.enqueue(1)
-        assert await scene.ended(1) == [(job_id, "completed", 1)]
+        assert await ended(scene.observer, 1) == [(job_id, "completed", 1)]
     assert "listen" in caplog.text
     assert "trying again" in caplog.text
 
@@ -91,8 +80,8 @@ async def test_an_outcome_on_its_way_is_written_once(
     async with running(scene.worker):
         for number in range(1, 4):
             await scene.queue.enqueue(number)
-            await scene.ended(number)
-    first, second, _ = await scene.ended(3)
+            await ended(scene.observer, number)
+    first, second, _ = await ended(scene.observer, 3)
     assert (first[2], second[2]) == (1, 1)
     assert "trying again" in caplog.text
     assert ("its outcome was refused" in caplog.text) == (way == "down"), "it was written before"
@@ -115,7 +104,7 @@ async def test_a_claim_whose_answer_is_lost_comes_back(
         await within(prepared.wait())
         job_id = await scene.queue.enqueue(1)
         attempt = 1 if way == "up" else 2
-        assert await scene.ended(1) == [(job_id, "completed", attempt)]
+        assert await ended(scene.observer, 1) == [(job_id, "completed", attempt)]
     assert seen == [attempt]
     assert "trying again" in caplog.text
 
@@ -141,9 +130,91 @@ async def test_leases_outlive_a_heartbeat_that_is_lost(
         await until(outlived)
         assert hook.done
         gate.set()
-        assert await scene.ended(20) == [(job_id, "completed", 1) for job_id in ids]
+        assert await ended(scene.observer, 20) == [(job_id, "completed", 1) for job_id in ids]
     assert "heartbeat failed" in caplog.text
     assert "lost the lease" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("moment", "up"),
+    [
+        pytest.param("before", False, id="completed, and rolled back"),
+        pytest.param("after", True, id="never committed"),
+        pytest.param("after", False, id="committed"),
+    ],
+)
+async def test_a_transaction_that_breaks_off_has_all_its_effects_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, moment: Moment, up: bool
+) -> None:
+    # The server does not notice either that the network is gone, and holds the transaction open.
+    database = await scene.observer.fetchval("select current_database()")
+    await scene.observer.execute(
+        f"alter database {database} set idle_in_transaction_session_timeout = '1s'"
+    )
+    await scene.observer.execute("create table effect (job bigint)")
+    ids = await scene.queue.enqueue_many([1, 2, 3])
+    hook = Hook(monkeypatch, moment, "complete", lambda: scene.proxy.forget(up=up, down=True))
+
+    @scene.worker.handler("default", concurrency=1, timeout=SHORT, transaction=True)
+    async def handle(job: pgq.Job, connection: Connection) -> None:
+        await connection.execute("insert into effect values ($1)", job.id)
+
+    async with running(scene.worker):
+        rows = await ended(scene.observer, 3)
+    assert [row[:2] for row in rows] == [(job_id, "completed") for job_id in ids]
+    assert hook.done
+    effects = await scene.observer.fetch("select job from effect order by job")
+    assert [effect["job"] for effect in effects] == ids
+
+
+async def test_a_transaction_that_cannot_begin_costs_no_attempt(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is answered, then there is no network for the transaction."""
+    job_id = await scene.queue.enqueue(1, max_attempts=1)
+    Hook(monkeypatch, "after", "dequeue", scene.proxy.refuse, nth=1)
+
+    @scene.worker.handler("default", timeout=LEASE, transaction=True)
+    async def handle(_: pgq.Job, __: Connection) -> None: ...
+
+    async with running(scene.worker):
+
+        async def claimed() -> bool:
+            query = "select bool_and(state = 'active') from pgq_jobs"
+            return bool(await scene.observer.fetchval(query))
+
+        await until(claimed)
+        scene.proxy.accept()
+        assert await ended(scene.observer, 1) == [(job_id, "completed", 1)]
+
+
+async def test_a_network_that_breaks_again_and_again_costs_and_doubles_nothing(
+    scene: Scene,
+) -> None:
+    await scene.observer.execute("create table effect (job bigint)")
+    ids = await scene.queue.enqueue_many(range(200))
+    scene.proxy.latency = 0.002
+
+    @scene.worker.handler("default", concurrency=7, timeout=SHORT, transaction=True)
+    async def handle(job: pgq.Job, connection: Connection) -> None:
+        await connection.execute("insert into effect values ($1)", job.id)
+
+    async with running(scene.worker):
+        for number in range(1, 11):
+
+            async def progressed(number: int = number) -> bool:
+                query = "select count(*) from effect"
+                return bool(await scene.observer.fetchval(query) >= 15 * number)
+
+            await until(progressed, 30)
+            scene.proxy.cut()
+            if number % 5 == 0:
+                scene.proxy.refuse()
+                scene.proxy.accept()
+        rows = await ended(scene.observer, 200)
+    assert [row[:2] for row in rows] == [(job_id, "completed") for job_id in ids]
+    effects = await scene.observer.fetch("select job from effect order by job")
+    assert [effect["job"] for effect in effects] == ids
 
 
 async def test_a_worker_stops_in_time_while_the_network_is_gone(

@@ -137,7 +137,7 @@ async def test_completions_that_come_together_go_together(
 
     async with running(worker):
         await patiently(done)
-    assert [len(receipts) for (receipts,) in watch.calls] == [8]
+    assert [len(receipts) for receipts, _ in watch.calls] == [8]
 
 
 async def test_results_that_come_together_go_together(
@@ -371,7 +371,7 @@ async def test_a_blocked_event_loop_keeps_its_leases(
     async with running(worker):
         await patiently(done)
     assert await queue.dequeue() == []
-    assert sum(len(receipts) for (receipts,) in completed.calls) == 2
+    assert sum(len(receipts) for receipts, _ in completed.calls) == 2
 
 
 async def test_a_row_that_is_locked_does_not_cost_the_other_leases(

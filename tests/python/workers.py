@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+import asyncpg
 import pgq
 import pytest
 
-from .sessions import within
+from .sessions import Connection, until, within
 
 FAST: Final = timedelta(milliseconds=5)
 Moment: TypeAlias = Literal["before", "after"]
@@ -28,6 +29,20 @@ async def running(
     finally:
         worker.stop()
         await within(task, patience)
+
+
+async def ended(
+    observer: Connection | asyncpg.Pool[Any], number: int
+) -> list[tuple[int, str, int]]:
+    """Return id, state and attempt of all jobs, once so many have been completed."""
+
+    async def settled() -> bool:
+        query = "select count(*) from pgq_jobs where state = 'completed'"
+        return bool(await observer.fetchval(query) >= number)
+
+    await until(settled, 30, pause=0.02)
+    rows = await observer.fetch("select id, state, attempt from pgq_jobs order by id")
+    return [(row["id"], row["state"], row["attempt"]) for row in rows]
 
 
 class Hook:

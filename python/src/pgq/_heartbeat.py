@@ -25,7 +25,7 @@ _RETRY_SECONDS: Final = 1.0
 CONNECT_SECONDS: Final = 10.0
 # What a call fails with when a row is locked by a transaction that settles its job and stays open,
 # or when the network is gone.
-_STUCK: Final = (asyncio.TimeoutError, JobHeld, asyncpg.QueryCanceledError)
+STUCK: Final = (asyncio.TimeoutError, JobHeld, asyncpg.QueryCanceledError)
 
 log = logging.getLogger("pgq")
 
@@ -85,7 +85,7 @@ class Heartbeat:
         self._tick = tick
         # Seconds for one call: a lease is half gone at most when it is renewed, and there must be
         # time left to connect again and renew it then.
-        self._patience = min(max(tick / 2, 1.0), 10.0)
+        self._patience = min(max(tick / 2, 0.5), 10.0)
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._leases: dict[Token, _Lease] = {}
@@ -161,7 +161,7 @@ class Heartbeat:
         connection = await self._open(self._patience)
         try:
             await self._renew(connection, due, self._patience)
-        except _STUCK as exc:
+        except STUCK as exc:
             log.warning("heartbeat failed, renewing each lease by itself: %r", exc)
             await self._disconnect()
             renewed = [await self._renewed_alone(lease) for lease in due]
@@ -171,8 +171,8 @@ class Heartbeat:
     async def _renewed_alone(self, lease: _Lease) -> bool:
         connection = await self._open(self._patience)
         try:
-            await self._renew(connection, [lease], _RETRY_SECONDS)
-        except _STUCK:
+            await self._renew(connection, [lease], min(self._patience / 2, 1.0))
+        except STUCK:
             log.warning("job %d: heartbeat waits for a lock on it", lease.receipt.id)
             await self._disconnect()
             return False

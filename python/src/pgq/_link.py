@@ -21,7 +21,8 @@ PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[Any]"
 
 _CLOSE_SECONDS: Final = 1.0  # for a connection that does not answer to cancel and say good-bye
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
-_TRANSIENT_STATES: Final = frozenset({"25006", "55P03"})  # a standby; a lock_timeout
+# A standby; a database that takes no connections; a lock_timeout.
+_TRANSIENT_STATES: Final = frozenset({"25006", "55000", "55P03"})
 
 log = logging.getLogger("pgq")
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from pgq._heartbeat import STUCK
 from pgq._link import Call, Link, backoff, is_transient
 from pgq._models import Job, JobId
 from pgq._outcomes import Cancel, Outcome, Retry, Snooze
@@ -19,6 +20,7 @@ from pgq._queue import Queue
 T = TypeVar("T")
 
 _ERROR_CHARACTERS: Final = 20_000
+_STUCK_SECONDS: Final = 1.0  # until an outcome is tried again for which a locked row is in the way
 
 log = logging.getLogger("pgq")
 
@@ -78,8 +80,7 @@ class Settler:
                 completed, self._completed = self._completed, []
                 await self._write_together(completed)
             if self._others:
-                job, call = self._others.popleft()
-                self._on_settled(job, bool(await self._persist(call)))
+                await self._write_one(*self._others.popleft())
             elif not self._completed:
                 if self._drained:
                     return
@@ -94,24 +95,36 @@ class Settler:
     async def _write_together(self, completed: list[tuple[Job[Any], Any]]) -> None:
         jobs = [job for job, _ in completed]
         results = [result for _, result in completed]
-        if all(result is None for result in results):
-            kept = await self._persist(partial(self._queue.complete_many, jobs))
-        else:
+        try:
             kept = await self._persist(partial(self._complete_together, jobs, results))
-            if kept is None:
-                for job, result in completed:
-                    self._add(job, partial(self._complete, job, result))
-                return
-        accepted = set(kept or ())
+        except STUCK:
+            kept = None
+        if kept is None:
+            # One of them is in the way of the others.
+            for job, result in completed:
+                self._add(job, partial(self._complete, job, result))
+            return
+        accepted = set(kept)
         for job in jobs:
             self._on_settled(job, job.id in accepted)
+
+    async def _write_one(self, job: Job[Any], call: Call[object]) -> None:
+        try:
+            accepted = bool(await self._persist(call))
+        except STUCK as exc:
+            log.warning("the outcome of job %d waits for a lock on it: %r", job.id, exc)
+            await asyncio.sleep(_STUCK_SECONDS)
+            self._add(job, call)
+        else:
+            self._on_settled(job, accepted)
 
     async def _complete_together(
         self, jobs: list[Job[Any]], results: list[Any], *, connection: Any
     ) -> list[JobId] | None:
         """Complete with results; None if one of them cannot be stored, whichever it is."""
+        kept = results if any(result is not None for result in results) else None
         try:
-            return await self._queue.complete_many(jobs, results, connection=connection)
+            return await self._queue.complete_many(jobs, kept, connection=connection)
         except Exception as exc:
             if is_transient(exc):
                 raise
@@ -128,10 +141,15 @@ class Settler:
             return await self._queue.fail(job, _text(exc), connection=connection)
 
     async def _persist(self, call: Call[T]) -> T | None:
-        """Run a call until the server has answered it; None if it never will."""
+        """Run a call until the server has answered it; None if it never will.
+
+        Raises one of `STUCK` if a locked row may be in its way.
+        """
         for pause in backoff():
             try:
                 return await self._link.run(call)
+            except STUCK:
+                raise
             except Exception as exc:
                 if not self._link.may_recover(exc, pause):
                     log.exception("an outcome could not be written; its lease will run out")
