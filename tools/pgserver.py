@@ -59,7 +59,8 @@ class Server:
     """A private server: started on entering the `with` block, gone on leaving it.
 
     `version` is a major version, the newest at hand when it is not given; `settings` go to
-    postgresql.conf; `extensions` names others than pgq to put in reach, such as pgtap.
+    postgresql.conf; `extensions` names others than pgq to put in reach, such as pgtap. With
+    `primary`, a running server, it is a standby of that one until `promote`.
     """
 
     user = "postgres"
@@ -70,16 +71,18 @@ class Server:
         version: int | None = None,
         settings: Mapping[str, str] | None = None,
         extensions: Sequence[str] = (),
+        primary: "Server | None" = None,
     ) -> None:
-        self._install = find(version)
+        self._install = find(primary.major if primary else version)
         self._settings = dict(settings or {})
         self._extensions = extensions
+        self._primary = primary
         self._account = find_account()
         self._psql = find_program("psql", self._install)
         self._process: subprocess.Popen[bytes] | None = None
         self.version = self._install.version
-        self.major = self._install.major
-        self.password = secrets.token_hex(16)
+        self.major: int = self._install.major
+        self.password: str = primary.password if primary else secrets.token_hex(16)
         self.port = find_free_port()
 
     def __enter__(self) -> "Server":
@@ -98,7 +101,8 @@ class Server:
                 os.chown(self.directory, user, -1)
             self._prepare()
             self.start()
-            self.psql(f'create database "{self.database}"', database="postgres")
+            if self._primary is None:
+                self.psql(f'create database "{self.database}"', database="postgres")
         except BaseException:
             self.close()
             raise
@@ -183,6 +187,10 @@ class Server:
         self.stop(mode)
         self.start()
 
+    def promote(self) -> None:
+        """Make a standby a primary, and wait until it takes writes."""
+        self.psql("select pg_promote()", database="postgres")
+
     def close(self) -> None:
         """Stop the server and remove its directory."""
         try:
@@ -217,7 +225,10 @@ class Server:
             self._bin = self._install.copy(self.directory / "server")
         else:
             self._bin = self._install.bin
-        self._initdb()
+        if self._primary is None:
+            self._initdb()
+        else:
+            self._copy(self._primary)
         settings = {
             "listen_addresses": "",
             "port": str(self.port),
@@ -258,6 +269,22 @@ class Server:
         )
         if done.returncode != 0:
             raise ServerError(f"initdb: {done.stderr.strip()}")
+
+    def _copy(self, primary: "Server") -> None:
+        """Copy the data of a running server, with the settings that make it follow that one."""
+        options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
+        done = subprocess.run(
+            [find_program("pg_basebackup", self._install), "-D", self.data, *options],
+            env=primary.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServerError(f"pg_basebackup: {done.stderr.strip()}")
+        if (user := self._account["user"]) is not None:
+            for path in (self.data, *self.data.rglob("*")):
+                os.chown(path, user, -1)
 
     def _stage(self, scripts: Path, libraries: Path) -> None:
         extension = bootstrap.ROOT / "extension"
