@@ -17,6 +17,8 @@ from pgserver import Server
 from .sessions import Connection, Dsn, connect, dsn_of, sessions, until, within
 from .workers import FAST, running
 
+pytestmark = pytest.mark.once
+
 Pair: TypeAlias = "tuple[Server, Server]"
 
 JOBS: Final = 600
