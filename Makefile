@@ -60,6 +60,7 @@ lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff check $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m mypy $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m pyright
+	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
 	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql
 	$(PGQ_PYTHON) tools/check_plpgsql.py
 	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) $(PGQ_SQL)

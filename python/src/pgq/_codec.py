@@ -25,7 +25,7 @@ class Codec(Generic[T]):
     """
 
     def __init__(self, kind: Any) -> None:
-        self.is_typed = kind not in _UNTYPED
+        self.is_typed: bool = kind not in _UNTYPED
         self._kind = kind
         self._adapter: Any = None
         if hasattr(kind, "__pydantic_validator__"):

@@ -135,7 +135,7 @@ class Task(Generic[P, R]):
         if deadline is not None and deadline <= timedelta(0):
             raise ValueError("the deadline must be positive")
         self.function = function
-        self.name = name or function.__name__
+        self.name: str = name or function.__name__
         self.queue = queue
         self.deadline = deadline
         self.transaction = transaction
