@@ -17,13 +17,13 @@ from typing import Any, Final, Literal, TypeAlias
 import asyncpg
 
 from pgq._call import call_in_process, call_in_thread
-from pgq._errors import UnknownTask
+from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
 from pgq._models import Job, Token
 from pgq._outcomes import Cancel, Outcome
-from pgq._queue import DEFAULT_TIMEOUT, Queue
+from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
 
@@ -70,7 +70,7 @@ class Consumer:
         )
 
 
-class _RolledBack(Exception):  # noqa: N818 it is no error of the job
+class RolledBack(LeaseLost):
     """The lease was lost before the transaction could complete the job."""
 
 
@@ -343,14 +343,10 @@ class Run:
                 alarm = asyncio.get_running_loop().call_later(
                     task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
                 )
-            if task.payloads.is_typed:
-                job = replace(job, payload=task.payloads.decode(job.payload))
-            result = await self._endpoint(held, task)(job)
-            if isinstance(result, Outcome):
-                raise result  # noqa: TRY301 it means the same
-            done = task.transaction or result is None
-            kept = None if done else task.results.encode(result)
-        except _RolledBack:
+            kept = await handle(
+                self._settings, task, job, partial(self._call_in_transaction, held, task)
+            )
+        except RolledBack:
             self._report_lost(held, "what the handler wrote was rolled back")
         except _NotBegun:
             await self._pause(_RELEASE_SECONDS)
@@ -370,24 +366,6 @@ class Run:
             if alarm is not None:
                 alarm.cancel()
 
-    def _endpoint(self, held: _Held, task: Task[Any, Any]) -> Endpoint:
-        """Return the handler with hooks and middleware around it."""
-        endpoint: Endpoint
-        if task.transaction:
-            endpoint = partial(self._call_in_transaction, held, task)
-        elif task.run_in == "thread":
-            endpoint = partial(call_in_thread, task.function)
-        elif task.run_in == "process":
-            endpoint = partial(call_in_process, task.function)
-        else:
-            endpoint = task.function
-        settings = self._settings
-        if settings.before or settings.after or settings.error:
-            endpoint = partial(self._call_with_hooks, endpoint)
-        for middleware in reversed(settings.middleware):
-            endpoint = partial(_call_around, middleware, endpoint)
-        return endpoint
-
     async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
         seconds = self._settings.call_seconds
         async with AsyncExitStack() as stack:
@@ -398,34 +376,16 @@ class Run:
                 if self._claims.may_recover(exc, _RELEASE_SECONDS):
                     raise _NotBegun from exc
                 raise
-            result = await task.function(job, connection)
-            if isinstance(result, Outcome):
-                raise result
-            # From here the transaction itself keeps the job from others: a heartbeat would only
-            # wait for it.
-            held.settling = True
-            self._beats.drop(held.token)
-            kept = None if result is None else task.results.encode(result)
-            complete = self._queue.complete(job, kept, connection=connection)
-            if not await answered(connection, complete, seconds):
-                raise _RolledBack
-        return result
 
-    async def _call_with_hooks(self, endpoint: Endpoint, job: Job[Any]) -> Any:
-        for hook in self._settings.before:
-            await _answer(hook(job))
-        try:
-            result = await endpoint(job)
-        except (Outcome, _RolledBack, _NotBegun):
-            raise
-        except Exception as exc:
-            for hook in self._settings.error:
-                await _logged(hook, job, exc)
-            raise
-        if not isinstance(result, Outcome):
-            for hook in self._settings.after:
-                await _logged(hook, job, result)
-        return result
+            async def complete(result: Any) -> bool:
+                # From here the transaction itself keeps the job from others: a heartbeat would
+                # only wait for it.
+                held.settling = True
+                self._beats.drop(held.token)
+                call = self._queue.complete(job, result, connection=connection)
+                return await answered(connection, call, seconds)
+
+            return await call_and_complete(task, job, connection, complete)
 
     def _settle_failed(self, held: _Held, exc: BaseException) -> None:
         job, cancelled = held.job, isinstance(exc, asyncio.CancelledError)
@@ -448,7 +408,7 @@ class Run:
                     exc.__traceback__
                 )
             log.warning("job %d of queue %r failed", job.id, job.queue, exc_info=exc)
-            self._settler.fail(job, exc)
+            self._settler.end(job, exc)
 
     def _settled(self, job: Job[Any], accepted: bool) -> None:
         held = self._held[job.receipt.token]
@@ -479,6 +439,93 @@ class Run:
         await asyncio.gather(*claiming, settling, return_exceptions=True)
         for held in self._held.values():
             log.warning("job %d was not given back: its lease will run out", held.job.id)
+
+
+async def handle(
+    settings: Settings, task: Task[Any, Any], job: Job[Any], in_transaction: Endpoint
+) -> Any:
+    """Call the handler of a job, with hooks and middleware around it.
+
+    Args:
+        settings: of the worker.
+        task: the job's.
+        job: with the payload as it was claimed.
+        in_transaction: calls the handler and completes the job, for a task with `transaction`.
+
+    Returns:
+        What to complete the job with, as JSON can hold it; None for nothing, and where that has
+        been done already.
+
+    Raises:
+        Outcome: the handler returned or raised one.
+        Exception: the attempt has failed.
+    """
+    if task.payloads.is_typed:
+        job = replace(job, payload=task.payloads.decode(job.payload))
+    result = await _endpoint(settings, task, in_transaction)(job)
+    if isinstance(result, Outcome):
+        raise result
+    return None if task.transaction or result is None else task.results.encode(result)
+
+
+def _endpoint(settings: Settings, task: Task[Any, Any], in_transaction: Endpoint) -> Endpoint:
+    endpoint: Endpoint
+    if task.transaction:
+        endpoint = in_transaction
+    elif task.run_in == "thread":
+        endpoint = partial(call_in_thread, task.function)
+    elif task.run_in == "process":
+        endpoint = partial(call_in_process, task.function)
+    else:
+        endpoint = task.function
+    if settings.before or settings.after or settings.error:
+        endpoint = partial(_call_with_hooks, settings, endpoint)
+    for middleware in reversed(settings.middleware):
+        endpoint = partial(_call_around, middleware, endpoint)
+    return endpoint
+
+
+async def call_and_complete(
+    task: Task[Any, Any],
+    job: Job[Any],
+    connection: Connection,
+    complete: Callable[[Any], Awaitable[bool]],
+) -> Any:
+    """Call a handler, and complete its job, in the transaction that is open on a connection.
+
+    Args:
+        task: the job's.
+        job: the handler's.
+        connection: the handler's; its transaction has to roll back if this raises.
+        complete: called with the result as JSON can hold it; tells whether the lease was good.
+
+    Raises:
+        RolledBack: it was not.
+        Outcome: the handler returned or raised one.
+    """
+    result = await task.function(job, connection)
+    if isinstance(result, Outcome):
+        raise result
+    if not await complete(None if result is None else task.results.encode(result)):
+        raise RolledBack(f"what the handler of job {job.id} wrote is rolled back")
+    return result
+
+
+async def _call_with_hooks(settings: Settings, endpoint: Endpoint, job: Job[Any]) -> Any:
+    for hook in settings.before:
+        await _answer(hook(job))
+    try:
+        result = await endpoint(job)
+    except (Outcome, RolledBack, _NotBegun):
+        raise
+    except Exception as exc:
+        for hook in settings.error:
+            await _logged(hook, job, exc)
+        raise
+    if not isinstance(result, Outcome):
+        for hook in settings.after:
+            await _logged(hook, job, result)
+    return result
 
 
 async def _call_around(middleware: Middleware, endpoint: Endpoint, job: Job[Any]) -> Any:

@@ -7,14 +7,13 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from pgq._heartbeat import STUCK
 from pgq._link import Call, Link, backoff, is_transient
 from pgq._models import Job, JobId
-from pgq._outcomes import Cancel, Outcome, Retry, Snooze
+from pgq._outcomes import Cancel, Retry, Snooze
 from pgq._queue import Queue
 
 T = TypeVar("T")
@@ -50,24 +49,13 @@ class Settler:
         self._completed.append((job, result))
         self._added.set()
 
-    def fail(self, job: Job[Any], error: BaseException) -> None:
-        """Have an attempt failed, with the traceback of an error."""
-        self._add(job, partial(self._queue.fail, job, _text(error)))
-
-    def release(self, job: Job[Any], delay: timedelta = timedelta(0)) -> None:
+    def release(self, job: Job[Any]) -> None:
         """Have a job given back."""
-        self._add(job, partial(self._queue.release, job, delay))
+        self._add(job, partial(self._queue.release, job))
 
-    def end(self, job: Job[Any], outcome: Outcome) -> None:
-        """Have done what a handler asked for."""
-        if isinstance(outcome, Snooze):
-            self.release(job, outcome.for_)
-        elif isinstance(outcome, Retry):
-            reason = _storable(outcome.reason)
-            self._add(job, partial(self._queue.fail, job, reason, retry_in=outcome.in_))
-        elif isinstance(outcome, Cancel):
-            reason = _storable(outcome.reason)
-            self._add(job, partial(self._queue.fail, job, reason, cancel=True))
+    def end(self, job: Job[Any], error: BaseException) -> None:
+        """Have an attempt ended as an error or another outcome than a result says."""
+        self._add(job, ending(self._queue, job, error))
 
     def _add(self, job: Job[Any], call: Call[object]) -> None:
         self._others.append((job, call))
@@ -138,7 +126,7 @@ class Settler:
             if is_transient(exc):
                 raise
             log.warning("the result of job %d cannot be stored", job.id, exc_info=True)
-            return await self._queue.fail(job, _text(exc), connection=connection)
+            return await ending(self._queue, job, exc)(connection=connection)
 
     async def _persist(self, call: Call[T]) -> T | None:
         """Run a call until the server has answered it; None if it never will.
@@ -156,6 +144,17 @@ class Settler:
                     return None
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
+
+
+def ending(queue: Queue, job: Job[Any], error: BaseException) -> Call[object]:
+    """Return the call that ends an attempt as an error or another outcome than a result says."""
+    if isinstance(error, Snooze):
+        return partial(queue.release, job, error.for_)
+    if isinstance(error, Retry):
+        return partial(queue.fail, job, _storable(error.reason), retry_in=error.in_)
+    if isinstance(error, Cancel):
+        return partial(queue.fail, job, _storable(error.reason), cancel=True)
+    return partial(queue.fail, job, _text(error))
 
 
 def _text(error: BaseException) -> str:
