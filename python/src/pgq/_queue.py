@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
@@ -29,12 +30,16 @@ from pgq._models import (
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 Executor: TypeAlias = "asyncpg.Pool[Any] | Connection"
+OnEnqueued: TypeAlias = "Callable[[Queue, Executor, Sequence[JobId]], Awaitable[None]]"
 Dumps: TypeAlias = Callable[[Any], str]
 Loads: TypeAlias = Callable[[str], Any]
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
 _NO_PAYLOAD: Final[Mapping[str, Any]] = {}
+
+# Called with the jobs that were enqueued, before who enqueued them hears of it: see pgq.testing.
+on_enqueued: ContextVar[OnEnqueued | None] = ContextVar("on_enqueued", default=None)
 
 
 def read_json(text: str) -> Any:
@@ -143,6 +148,7 @@ class Queue:
             after,
             after_on_dead,
         )
+        await self._enqueued(connection, [job_id])
         return job_id
 
     async def enqueue_many(
@@ -171,7 +177,7 @@ class Queue:
         Returns:
             The ids, in the order of the payloads.
         """
-        return await self._column(
+        ids = await self._column(
             connection,
             _sql.ENQUEUE_MANY,
             [self._dumps(payload) for payload in payloads],
@@ -187,6 +193,13 @@ class Queue:
             after,
             after_on_dead,
         )
+        await self._enqueued(connection, ids)
+        return ids
+
+    async def _enqueued(self, connection: Connection | None, ids: Sequence[JobId]) -> None:
+        call = on_enqueued.get()
+        if call is not None:
+            await call(self, self._executor if connection is None else connection, ids)
 
     # Consume
 

@@ -18,8 +18,9 @@ import asyncpg
 
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
-from pgq._queue import DEFAULT_TIMEOUT, Dumps, Loads, Queue, read_json
+from pgq._queue import DEFAULT_TIMEOUT, Dumps, Executor, Loads, Queue, read_json
 from pgq._run import Consumer, Middleware, Run, Settings
+from pgq._single import Single
 from pgq._task import Task
 
 if TYPE_CHECKING:
@@ -124,6 +125,11 @@ class Worker:
     def name(self) -> str:
         """What operators see in `pgq_workers`."""
         return self._settings.name
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The names of the queues that it works off."""
+        return frozenset(self._consumers)
 
     # What it does
 
@@ -294,6 +300,27 @@ class Worker:
             ValueError: as in `run`, like the others.
         """
         await self._run_once(pool, handle_signals=False, until_idle=True)
+
+    async def run_job(self, job_id: int, *, connection: Executor) -> bool:
+        """Claim one job, have it handled and write what became of it, all on one connection.
+
+        This is for tests, which may roll all of it back. Nothing renews the lease meanwhile.
+
+        Args:
+            job_id: of one of the worker's queues.
+            connection: a connection, whose open transaction all of that joins (a handler with
+                `transaction` gets it, in a savepoint), or a pool.
+
+        Returns:
+            False if the job cannot be claimed: it is scheduled or waiting, or has ended.
+
+        Raises:
+            Exception: what the handler raised; the attempt has failed.
+            UnknownTask: the worker has none for the job; the attempt has failed.
+            LeaseLost: the handler, or somebody else, has ended the job.
+        """
+        queue = self._new_queue(connection)
+        return await Single(self._settings, queue, connection, self._consumers).run(job_id)
 
     def stop(self) -> None:
         """Begin a graceful stop; `run` returns when it is done. Before a run it stops the next."""

@@ -1,0 +1,93 @@
+"""One job, claimed and run to its end on one connection, in a transaction that may roll back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import asyncpg
+
+from pgq._errors import JobHeld, LeaseLost, NotClaimable, UnknownJob
+from pgq._link import Call
+from pgq._models import Job
+from pgq._outcomes import Outcome
+from pgq._queue import Connection, Executor, Queue
+from pgq._run import Consumer, Settings, call_and_complete, handle
+from pgq._settle import ending
+
+T = TypeVar("T")
+
+log = logging.getLogger("pgq")
+
+
+class Single:
+    """Runs single jobs as a `Run` would, but for what it does to keep leases.
+
+    Args:
+        settings: of the worker.
+        queue: any queue.
+        executor: a connection, whose open transaction everything joins, or a pool.
+        consumers: by the name of their queue.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        queue: Queue,
+        executor: Executor,
+        consumers: Mapping[str, Consumer],
+    ) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._executor = executor
+        self._consumers = consumers
+
+    async def run(self, job_id: int) -> bool:
+        """Run a job; return False if it cannot be claimed, and raise what its handler raised."""
+        try:
+            job = await self._call(partial(self._queue.claim, job_id, worker=self._settings.name))
+        except (JobHeld, NotClaimable, UnknownJob) as exc:
+            log.info("a job is not run now: %s", exc)
+            return False
+        try:
+            kept = await self._handle(job)
+        except Exception as exc:
+            kept = await self._call(ending(self._queue, job, exc))
+            if not isinstance(exc, Outcome):
+                raise
+        if not kept:
+            raise LeaseLost(f"the lease of job {job.id} was lost while its handler ran")
+        return True
+
+    async def _handle(self, job: Job[Any]) -> object:
+        task = self._consumers.get(job.queue, Consumer()).task_of(job)
+
+        async def in_transaction(job: Job[Any]) -> Any:
+            async with self._transaction() as connection:
+                complete = partial(self._queue.complete, job, connection=connection)
+                return await call_and_complete(task, job, connection, complete)
+
+        handled = handle(self._settings, task, job, in_transaction)
+        deadline = None if task.deadline is None else task.deadline.total_seconds()
+        result = await asyncio.wait_for(handled, deadline)
+        if task.transaction:
+            return True
+        return await self._call(partial(self._queue.complete, job, result))
+
+    async def _call(self, call: Call[T]) -> T:
+        async with self._transaction() as connection:
+            return await call(connection=connection)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[Connection]:
+        """Begin a transaction, or a savepoint in the one that is open."""
+        if isinstance(self._executor, asyncpg.Pool):
+            async with self._executor.acquire() as connection, connection.transaction():
+                yield connection
+        else:
+            async with self._executor.transaction():
+                yield self._executor
