@@ -166,6 +166,20 @@ WAKE = "select @pgq_wake()"
 MAINTAIN = "select @pgq_maintain()"
 VERSION = "select @pgq_version()"
 
+# Databases for tests. Those of a run have its name, and so has the session that makes them.
+CREATE_DATABASE = "create database {name}"
+COPY_DATABASE = "create database {name} template {template}"
+DROP_DATABASE = "drop database if exists {name} with (force)"
+CREATE_EXTENSION = "create extension if not exists pgq"
+LEFT_OVER_DATABASES = """
+    select datname
+      from pg_database d
+     where datname ~ '^pgq_test_[0-9a-f]{8}_' and pg_has_role(datdba, 'member')
+       and not exists (
+               select from pg_stat_activity a
+                where a.application_name = left(d.datname, length('pgq_test_') + 8)
+           )"""
+
 
 @lru_cache(maxsize=256)
 def in_schema(statement: str, schema: str | None) -> str:
