@@ -1,0 +1,232 @@
+"""How a worker ends: at a signal, on uvloop, as process 1, in a thread, in a notebook."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import pgq
+import pytest
+from pgserver import Server
+
+from .sessions import Connection, Dsn, until, within
+from .workers import FAST, ended
+
+NAME: Final = "pgq worker"
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+# Says on standard output what it does; job 1 lasts until there is a line on standard input.
+WORKER: Final = """
+import asyncio, os, sys
+from datetime import timedelta
+import asyncpg, pgq
+
+async def main(grace, application_name):
+    gate = asyncio.Event()
+
+    def open_gate():
+        sys.stdin.readline()
+        gate.set()
+
+    asyncio.get_running_loop().add_reader(sys.stdin, open_gate)
+    settings = {"application_name": application_name}
+    async with asyncpg.create_pool(min_size=0, server_settings=settings) as pool:
+        worker = pgq.Worker(pool, grace=timedelta(seconds=float(grace)))
+
+        @worker.handler("default", concurrency=2)
+        async def handle(job):
+            print("begun", job.payload, flush=True)
+            await (gate if job.payload == 1 else asyncio.Event()).wait()
+            print("done", job.payload, flush=True)
+
+        # Whatever its namespace calls it, /proc is the one of the outside.
+        print(os.getpid(), os.readlink("/proc/self"), flush=True)
+        await worker.run()
+    print("ended", flush=True)
+
+if sys.argv[1] == "uvloop":
+    import uvloop
+    uvloop.run(main(*sys.argv[2:]))
+else:
+    asyncio.run(main(*sys.argv[2:]))
+"""
+
+# A worker in a notebook: cells with await in them, all on the loop that runs already.
+CELLS: Final = (
+    "worker = pgq.Worker(pool)\nbegun = asyncio.Event()",
+    "@worker.handler('default')\nasync def handle(job):\n    begun.set()",
+    "task = asyncio.create_task(worker.run())",
+    "await queue.enqueue(1)\nawait asyncio.wait_for(begun.wait(), 30)",
+    "worker.stop()\nawait asyncio.wait_for(task, 30)",
+)
+
+
+@cache
+def first_of_a_namespace() -> Sequence[str]:
+    """Return what makes a command process 1 of a namespace; nothing where that is forbidden.
+
+    Process 1 is sent no signal that it does not handle: that it handles them is always tested.
+    """
+    unshare = ["unshare", "--pid", "--fork", "--kill-child"]
+    for command in (unshare, [*unshare, "--user", "--map-root-user"]):
+        if subprocess.run([*command, "true"], check=False, capture_output=True).returncode == 0:
+            return command
+    return []
+
+
+class Process:
+    """A worker in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, observer: Connection) -> None:
+        self._process = process
+        self._observer = observer
+        self.pid = 0  # of the worker, which may have been started by another process
+
+    async def begin(self) -> int:
+        """Wait until two jobs have begun and all its connections are open; return its own pid."""
+        own, pid = (await self.line()).split()
+        self.pid = int(pid)
+        assert {await self.line(), await self.line()} == {"begun 1", "begun 2"}
+        await self.has_sessions(3)
+        return int(own)
+
+    async def line(self) -> str:
+        assert self._process.stdout
+        return (await within(self._process.stdout.readline())).decode().rstrip("\n")
+
+    async def has_sessions(self, number: int) -> None:
+        """Wait until it has so many sessions; the one that listens ends as soon as it stops."""
+
+        async def counted() -> bool:
+            query = "select count(*) from pg_stat_activity where application_name = $1"
+            return bool(await self._observer.fetchval(query, NAME) == number)
+
+        await until(counted)
+
+    def handles(self, number: signal.Signals) -> bool:
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught, 16) >> (number - 1) & 1)
+
+    def open_gate(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(b"\n")
+
+    async def end(self) -> int:
+        """Return its exit status, once it has said that it ends."""
+        assert await self.line() == "ended"
+        return await within(self._process.wait())
+
+
+@contextlib.asynccontextmanager
+async def worker_process(
+    server: Server, connection: Connection, *arguments: str, prefix: Sequence[str] = ()
+) -> AsyncGenerator[Process]:
+    """Run a worker in a process of its own; it is killed if it does not end."""
+    database = await connection.fetchval("select current_database()")
+    process = await asyncio.create_subprocess_exec(
+        *prefix,
+        *(sys.executable, "-c", WORKER),
+        *(*arguments, NAME),
+        env={**server.environment(), "PGDATABASE": database},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield Process(process, connection)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def given_back(queue: pgq.Queue) -> list[tuple[int, int]]:
+    """Return payload and attempt of the jobs that may be claimed."""
+    return [(job.payload, job.attempt) for job in await queue.dequeue(10)]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["process", "process 1"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_sigterm_lets_handlers_finish_and_gives_the_rest_back(
+    server: Server, connection: Connection, queue: pgq.Queue, loop: str, first: bool
+) -> None:
+    one, *_ = await queue.enqueue_many([1, 2, 3])
+    prefix = first_of_a_namespace() if first else ()
+    async with worker_process(server, connection, loop, "1", prefix=prefix) as process:
+        assert (await process.begin() == 1) == bool(prefix)
+        assert all(process.handles(number) for number in SIGNALS)
+        os.kill(process.pid, signal.SIGTERM)
+        await process.has_sessions(2)
+        process.open_gate()
+        assert await process.line() == "done 1"
+        assert await process.end() == 0
+    assert (await ended(connection, 1))[0] == (one, "completed", 1)
+    assert await given_back(queue) == [(2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["process", "process 1"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_a_second_sigterm_ends_a_worker_at_once(
+    server: Server, connection: Connection, queue: pgq.Queue, loop: str, first: bool
+) -> None:
+    await queue.enqueue_many([1, 2, 3])
+    prefix = first_of_a_namespace() if first else ()
+    async with worker_process(server, connection, loop, "3600", prefix=prefix) as process:
+        await process.begin()
+        os.kill(process.pid, signal.SIGTERM)
+        await process.has_sessions(2)
+        os.kill(process.pid, signal.SIGTERM)
+        assert await process.end() == 0
+    assert await given_back(queue) == [(1, 1), (2, 1), (3, 1)]
+
+
+async def test_a_worker_in_a_thread_leaves_signals_alone(
+    dsn: Dsn, queue: pgq.Queue, connection: Connection
+) -> None:
+    job_id = await queue.enqueue(1)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    seen: list[tuple[threading.Thread, Any]] = []
+
+    async def main() -> None:
+        async with asyncpg.create_pool(**dsn, min_size=0) as pool:
+            worker = pgq.Worker(pool, poll_interval=FAST)
+
+            @worker.handler("default")
+            async def handle(_: pgq.Job) -> None:
+                handlers = [signal.getsignal(number) for number in SIGNALS]
+                seen.append((threading.current_thread(), handlers))
+                worker.stop()
+
+            await worker.run()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    await asyncio.to_thread(thread.join, 30)
+    assert seen == [(thread, before)]
+    assert await ended(connection, 1) == [(job_id, "completed", 1)]
+
+
+async def test_a_worker_runs_in_the_cells_of_a_notebook(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, connection: Connection
+) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    names: dict[str, Any] = {"asyncio": asyncio, "pgq": pgq, "pool": pool, "queue": queue}
+    for cell in CELLS:
+        code = compile(cell, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        outcome = eval(code, names)
+        if inspect.isawaitable(outcome):
+            await outcome
+    assert [state for _, state, _ in await ended(connection, 1)] == ["completed"]
+    assert [signal.getsignal(number) for number in SIGNALS] == before
