@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import inspect
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +19,8 @@ import pgq
 import pytest
 from pgserver import Server
 
-from .sessions import Connection, Dsn, until, within
-from .workers import FAST, ended
+from .sessions import Connection, Dsn, until
+from .workers import FAST, Child, child, ended
 
 NAME: Final = "pgq worker"
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -86,70 +84,30 @@ def first_of_a_namespace() -> Sequence[str]:
     return []
 
 
-class Process:
-    """A worker in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process, observer: Connection) -> None:
-        self._process = process
-        self._observer = observer
-        self.pid = 0  # of the worker, which may have been started by another process
-
-    async def begin(self) -> int:
-        """Wait until two jobs have begun and all its connections are open; return its own pid."""
-        own, pid = (await self.line()).split()
-        self.pid = int(pid)
-        assert {await self.line(), await self.line()} == {"begun 1", "begun 2"}
-        await self.has_sessions(3)
-        return int(own)
-
-    async def line(self) -> str:
-        assert self._process.stdout
-        return (await within(self._process.stdout.readline())).decode().rstrip("\n")
-
-    async def has_sessions(self, number: int) -> None:
-        """Wait until it has so many sessions; the one that listens ends as soon as it stops."""
-
-        async def counted() -> bool:
-            query = "select count(*) from pg_stat_activity where application_name = $1"
-            return bool(await self._observer.fetchval(query, NAME) == number)
-
-        await until(counted)
-
-    def handles(self, number: signal.Signals) -> bool:
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-        return bool(int(caught, 16) >> (number - 1) & 1)
-
-    def open_gate(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(b"\n")
-
-    async def end(self) -> int:
-        """Return its exit status, once it has said that it ends."""
-        assert await self.line() == "ended"
-        return await within(self._process.wait())
+async def begun(worker: Child, observer: Connection) -> int:
+    """Wait until two jobs have begun and all connections are open; return the pid it sees."""
+    own, outside = (await worker.line()).split()
+    worker.pid = int(outside)
+    assert {await worker.line(), await worker.line()} == {"begun 1", "begun 2"}
+    await has_sessions(observer, 3)
+    return int(own)
 
 
-@contextlib.asynccontextmanager
-async def worker_process(
-    server: Server, connection: Connection, *arguments: str, prefix: Sequence[str] = ()
-) -> AsyncGenerator[Process]:
-    """Run a worker in a process of its own; it is killed if it does not end."""
-    database = await connection.fetchval("select current_database()")
-    process = await asyncio.create_subprocess_exec(
-        *prefix,
-        *(sys.executable, "-c", WORKER),
-        *(*arguments, NAME),
-        env={**server.environment(), "PGDATABASE": database},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        yield Process(process, connection)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+async def has_sessions(observer: Connection, number: int) -> None:
+    """Wait until the worker has so many; the one that listens ends as soon as it stops."""
+
+    async def counted() -> bool:
+        query = "select count(*) from pg_stat_activity where application_name = $1"
+        return bool(await observer.fetchval(query, NAME) == number)
+
+    await until(counted)
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 async def given_back(queue: pgq.Queue) -> list[tuple[int, int]]:
@@ -164,14 +122,14 @@ async def test_sigterm_lets_handlers_finish_and_gives_the_rest_back(
 ) -> None:
     one, *_ = await queue.enqueue_many([1, 2, 3])
     prefix = first_of_a_namespace() if first else ()
-    async with worker_process(server, connection, loop, "1", prefix=prefix) as process:
-        assert (await process.begin() == 1) == bool(prefix)
-        assert all(process.handles(number) for number in SIGNALS)
-        os.kill(process.pid, signal.SIGTERM)
-        await process.has_sessions(2)
-        process.open_gate()
-        assert await process.line() == "done 1"
-        assert await process.end() == 0
+    async with child(server, connection, WORKER, loop, "1", NAME, prefix=prefix) as worker:
+        assert (await begun(worker, connection) == 1) == bool(prefix)
+        assert all(handles(worker.pid, number) for number in SIGNALS)
+        os.kill(worker.pid, signal.SIGTERM)
+        await has_sessions(connection, 2)
+        worker.send_line()
+        assert (await worker.line(), await worker.line()) == ("done 1", "ended")
+        assert await worker.ended() == 0
     assert (await ended(connection, 1))[0] == (one, "completed", 1)
     assert await given_back(queue) == [(2, 1), (3, 1)]
 
@@ -183,12 +141,13 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
 ) -> None:
     await queue.enqueue_many([1, 2, 3])
     prefix = first_of_a_namespace() if first else ()
-    async with worker_process(server, connection, loop, "3600", prefix=prefix) as process:
-        await process.begin()
-        os.kill(process.pid, signal.SIGTERM)
-        await process.has_sessions(2)
-        os.kill(process.pid, signal.SIGTERM)
-        assert await process.end() == 0
+    async with child(server, connection, WORKER, loop, "3600", NAME, prefix=prefix) as worker:
+        await begun(worker, connection)
+        os.kill(worker.pid, signal.SIGTERM)
+        await has_sessions(connection, 2)
+        os.kill(worker.pid, signal.SIGTERM)
+        assert await worker.line() == "ended"
+        assert await worker.ended() == 0
     assert await given_back(queue) == [(1, 1), (2, 1), (3, 1)]
 
 

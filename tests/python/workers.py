@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 import pgq
 import pytest
+from pgserver import Server
 
 from .sessions import Connection, until, within
 
@@ -79,3 +82,61 @@ class Hook:
     def done(self) -> bool:
         """Whether the action was taken, or is about to be."""
         return self.calls >= self.nth
+
+
+class Child:
+    """A process that tells on its standard output what it does."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin
+        assert process.stdout
+        self._process = process
+        self._input = process.stdin
+        self._output = process.stdout
+        self.pid = process.pid
+
+    async def line(self) -> str:
+        """Return the next line."""
+        line = (await within(self._output.readline(), 60)).decode()
+        assert line, "it has ended"
+        return line.rstrip("\n")
+
+    async def says(self, text: str) -> str:
+        """Return the next line that has this text."""
+        while text not in (line := await self.line()):
+            pass
+        return line
+
+    def send_line(self) -> None:
+        """Write a line to its standard input."""
+        self._input.write(b"\n")
+
+    async def ended(self) -> int:
+        """Return its exit status."""
+        return await within(self._process.wait(), 30)
+
+
+@contextlib.asynccontextmanager
+async def child(
+    server: Server,
+    connection: Connection,
+    script: str,
+    *arguments: str,
+    prefix: Sequence[str] = (),
+) -> AsyncGenerator[Child]:
+    """Run a Python script, in reach of the database of a connection; end it with the block."""
+    database = await connection.fetchval("select current_database()")
+    process = await asyncio.create_subprocess_exec(
+        *prefix,
+        *(sys.executable, "-c", script),
+        *arguments,
+        env={**server.environment(), "PGDATABASE": database},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield Child(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
