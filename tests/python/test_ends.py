@@ -22,6 +22,8 @@ from pgserver import Server
 from .sessions import Connection, Dsn, until
 from .workers import FAST, Child, child, ended
 
+pytestmark = pytest.mark.once
+
 NAME: Final = "pgq worker"
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

@@ -14,6 +14,8 @@ from pgserver import Server
 from .sessions import Connection, until
 from .workers import child, ended
 
+pytestmark = pytest.mark.once
+
 LEASE: Final = timedelta(seconds=1)
 
 # Job 1 stands still: in a C call that keeps the GIL for longer than its lease lasts, or until

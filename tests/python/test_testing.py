@@ -19,6 +19,8 @@ from pgq import testing
 
 from .sessions import Connection
 
+pytestmark = pytest.mark.once
+
 FAST = timedelta(milliseconds=5)
 
 
