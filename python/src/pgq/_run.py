@@ -37,6 +37,9 @@ _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
 
 log = logging.getLogger("pgq")
 
+# Around each attempt of every worker of the process, with what fails before the handler is called.
+instrumentation: Final[list[Middleware]] = []
+
 
 @dataclass(slots=True, kw_only=True)
 class Consumer:
@@ -74,7 +77,7 @@ class RolledBack(LeaseLost):
     """The lease was lost before the transaction could complete the job."""
 
 
-class _NotBegun(Exception):  # noqa: N818 it is no error of the job
+class NotBegun(Exception):  # noqa: N818 it is no error of the job
     """The server could not be reached to begin the transaction."""
 
 
@@ -239,7 +242,7 @@ class Run:
         held.reason = reason
         # A task that is cancelled before its first step would never run its own clean-up.
         if held.task is not None and held.started:
-            held.task.cancel()
+            held.task.cancel(reason)  # the message is for instrumentation
 
     # Claim
 
@@ -336,19 +339,14 @@ class Run:
 
     async def _handle(self, held: _Held) -> None:
         job = held.job
-        alarm: asyncio.TimerHandle | None = None
+        endpoint: Endpoint = partial(self._attempt, held)
+        for call in instrumentation:
+            endpoint = partial(_call_around, call, endpoint)
         try:
-            task = held.intake.consumer.task_of(job)
-            if task.deadline is not None:
-                alarm = asyncio.get_running_loop().call_later(
-                    task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
-                )
-            kept = await handle(
-                self._settings, task, job, partial(self._call_in_transaction, held, task)
-            )
+            kept = await endpoint(job)
         except RolledBack:
             self._report_lost(held, "what the handler wrote was rolled back")
-        except _NotBegun:
+        except NotBegun:
             await self._pause(_RELEASE_SECONDS)
             self._give_back(held)
         except Outcome as outcome:
@@ -357,11 +355,23 @@ class Run:
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 it is the job's
             self._settle_failed(held, exc)
         else:
-            if task.transaction:
+            if held.settling:  # its transaction has completed it
                 self._forget(held)
             else:
                 held.settling = True
                 self._settler.complete(job, kept)
+
+    async def _attempt(self, held: _Held, job: Job[Any]) -> Any:
+        """Call the handler of a job, and return the result as it is to be kept."""
+        task = held.intake.consumer.task_of(job)
+        alarm: asyncio.TimerHandle | None = None
+        if task.deadline is not None:
+            alarm = asyncio.get_running_loop().call_later(
+                task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
+            )
+        try:
+            in_transaction = partial(self._call_in_transaction, held, task)
+            return await handle(self._settings, task, job, in_transaction)
         finally:
             if alarm is not None:
                 alarm.cancel()
@@ -374,7 +384,7 @@ class Run:
                 connection = await stack.enter_async_context(opened)
             except Exception as exc:
                 if self._claims.may_recover(exc, _RELEASE_SECONDS):
-                    raise _NotBegun from exc
+                    raise NotBegun from exc
                 raise
 
             async def complete(result: Any) -> bool:
@@ -516,7 +526,7 @@ async def _call_with_hooks(settings: Settings, endpoint: Endpoint, job: Job[Any]
         await _answer(hook(job))
     try:
         result = await endpoint(job)
-    except (Outcome, RolledBack, _NotBegun):
+    except (Outcome, RolledBack, NotBegun):
         raise
     except Exception as exc:
         for hook in settings.error:
