@@ -123,7 +123,10 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     lines = process.stdout.splitlines()
     digest = hashlib.sha256(Path(hashlib.__file__).read_bytes()).hexdigest()
     assert lines[0] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
-    assert lines[4:] == ["1", "default: {'n': 1}", digest, "completed"]
+    assert lines[4:8] == ["1", "default: {'n': 1}", digest, "completed"]
+    [sent, handled, processed] = lines[8:]
+    assert (sent, processed) == ("send emails", "process emails")
+    assert handled.endswith("eve@example.org")
     assert run_sql(environment, "select * from signup") == "ada@example.org\nbob@example.org\n"
 
 

@@ -164,6 +164,10 @@ CHANNEL = "select @pgq_channel(queue => $1::text)"
 WAIT = "select @pgq_wait(queues => $1::text[], max_wait => $2::interval)"
 WAKE = "select @pgq_wake()"
 MAINTAIN = "select @pgq_maintain()"
+QUEUES = """
+    select current_database() as database, queue, ready, scheduled, waiting, active, dead,
+           coalesce(extract(epoch from oldest_ready_age), 0)::float8 as oldest_ready_seconds
+      from @pgq_queues"""
 VERSION = "select @pgq_version()"
 
 # Databases for tests. Those of a run have its name, and so has the session that makes them.
