@@ -1,0 +1,5 @@
+"""`python -m pgq` is the command `pgq`."""
+
+from pgq._cli import main
+
+main()

@@ -1,0 +1,253 @@
+"""What all commands share: their options, their help and their connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Concatenate, Final, ParamSpec
+
+import asyncpg
+import click
+
+from pgq._cli import sql
+from pgq._cli.errors import SERVER_ERRORS, Failure, ServerFailure, explain
+from pgq._queue import Queue
+from pgq._sql import in_schema
+
+P = ParamSpec("P")
+
+_CONNECT_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 2.0
+
+
+@dataclass(slots=True)
+class Settings:
+    """The options that every command has."""
+
+    dsn: str | None = None
+    schema: str | None = None
+    json: bool = False
+    debug: bool = False
+
+
+def settings() -> Settings:
+    """Return the options of the command that runs."""
+    return click.get_current_context().find_root().ensure_object(Settings)
+
+
+class SharedOption(click.Option):
+    """An option of every command, also before its name; it goes to `settings`."""
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        setattr(context.find_root().ensure_object(Settings), str(parameter.name), value)
+
+
+def _shared_options(dsn_variable: str | None = None) -> list[click.Parameter]:
+    return [
+        SharedOption(
+            ["--dsn"],
+            metavar="URL",
+            envvar=dsn_variable,
+            callback=_keep,
+            expose_value=False,
+            help="The database, as postgresql://user@host/name; else PGQ_DSN, else PGHOST, "
+            "PGDATABASE and the other variables of libpq.",
+        ),
+        SharedOption(
+            ["--schema"],
+            callback=_keep,
+            expose_value=False,
+            help="Where the pgq functions are; else they are looked for in search_path.",
+        ),
+        SharedOption(
+            ["--json"],
+            is_flag=True,
+            default=None,
+            callback=_keep,
+            expose_value=False,
+            help="Print JSON.",
+        ),
+        SharedOption(
+            ["--debug"],
+            is_flag=True,
+            default=None,
+            callback=_keep,
+            expose_value=False,
+            help="Print the traceback of an error.",
+        ),
+    ]
+
+
+class Command(click.Command):
+    """A command with examples, and with the shared options.
+
+    Args:
+        examples: command lines, one a line; the help ends with them.
+        has_json: False leaves out --json.
+    """
+
+    def __init__(self, *args: Any, examples: str, has_json: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = [line.strip() for line in examples.strip().splitlines()]
+        self.params += [option for option in _shared_options() if has_json or option.name != "json"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then the shared ones."""
+        for heading, shared in (("Options", False), ("Options of every command", True)):
+            records = [
+                record
+                for parameter in self.get_params(ctx)
+                if isinstance(parameter, click.Option)
+                and isinstance(parameter, SharedOption) == shared
+                and (record := parameter.get_help_record(ctx)) is not None
+            ]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        del ctx
+        with formatter.section("Examples"):
+            for line in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Group(click.Group):
+    """A command of commands."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the help when nothing else is asked for, without an error."""
+        return super().parse_args(ctx, args or ["--help"])
+
+
+class Root(Group):
+    """The command `pgq`: its commands come in sections, and errors become one line.
+
+    Args:
+        sections: the commands under their headings.
+    """
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Sequence[click.Command]], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _shared_options("PGQ_DSN")
+        self.sections = sections
+        for commands in sections.values():
+            for command in commands:
+                self.add_command(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings."""
+        width = max(len(name) for name in self.list_commands(ctx))
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (f"{command.name:{width}}", command.get_short_help_str(100))
+                        for command in commands
+                    ]
+                )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of whatever kind ends with one line and its status."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort) as exc:
+            if ctx.ensure_object(Settings).debug and isinstance(exc, Failure):
+                traceback.print_exc()
+            raise
+        except Exception as exc:
+            if isinstance(exc, OSError) and exc.errno == errno.EPIPE:
+                raise
+            if ctx.ensure_object(Settings).debug:
+                traceback.print_exc()
+            if isinstance(exc, SERVER_ERRORS):
+                raise explain(exc) from exc
+            name = type(exc).__name__
+            raise Failure(f"{name}: {exc} (--debug prints the traceback)") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A connection, and the schema of the pgq functions."""
+
+    connection: asyncpg.Connection[Any]
+    schema: str | None
+
+    def queue(self, name: str = "default", **options: Any) -> Queue:
+        """Return a queue on this connection; `options` are those of `pgq.Queue`."""
+        return Queue(self.connection, name, schema=self.schema, **options)
+
+    async def fetch(self, statement: str, *args: object) -> list[dict[str, Any]]:
+        """Run a statement of `pgq._cli.sql` and return its rows."""
+        rows = await self.connection.fetch(in_schema(statement, self.schema), *args)
+        return [dict(row.items()) for row in rows]
+
+    async def fetch_by_index(self, statement: str, *args: object) -> list[dict[str, Any]]:
+        """Run a statement that must not scan tables, in a transaction of its own."""
+        async with self.connection.transaction():
+            await self.connection.execute(sql.WITH_INDEXES)
+            return await self.fetch(statement, *args)
+
+
+def server_settings(options: Settings, name: str) -> dict[str, str]:
+    """Return what the server shows in pg_stat_activity, unless --dsn says that itself."""
+    return {} if "application_name=" in (options.dsn or "") else {"application_name": name}
+
+
+@asynccontextmanager
+async def connect(options: Settings, name: str, **arguments: Any) -> AsyncGenerator[Client]:
+    """Open the connection of a command.
+
+    Args:
+        options: which database, which schema.
+        name: of the command, for pg_stat_activity.
+        arguments: more of `asyncpg.connect`.
+
+    Raises:
+        ServerFailure: it could not be opened.
+    """
+    try:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            options.dsn,
+            timeout=_CONNECT_SECONDS,
+            server_settings=server_settings(options, name),
+            statement_cache_size=0,  # poolers that share sessions
+            **arguments,
+        )
+    except asyncio.TimeoutError as exc:
+        raise ServerFailure(f"no connection within {_CONNECT_SECONDS:.0f} s") from exc
+    except SERVER_ERRORS as exc:
+        hint = "Say where the database is with --dsn, PGQ_DSN or PGHOST."
+        raise ServerFailure(f"cannot connect: {exc}. Hint: {hint}") from exc
+    try:
+        yield Client(connection, options.schema)
+    finally:
+        with suppress(*SERVER_ERRORS):
+            await connection.close(timeout=_CLOSE_SECONDS)
+
+
+def connected(
+    function: Callable[Concatenate[Client, P], Awaitable[None]],
+) -> Callable[P, None]:
+    """Make a coroutine function whose first argument is a `Client` the body of a command."""
+
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def run() -> None:
+            name = click.get_current_context().command_path
+            async with connect(settings(), name) as client:
+                await function(client, *args, **kwargs)
+
+        asyncio.run(run())
+
+    return command

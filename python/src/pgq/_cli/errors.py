@@ -1,0 +1,80 @@
+"""What a command exits with, and how an error becomes one line."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import IO, Any, Final
+
+import asyncpg
+import click
+
+from pgq._errors import Error, NotInstalled
+
+FAILED: Final = 1
+USAGE: Final = 2
+SERVER: Final = 3
+
+# What a connection, the server or pgq may raise.
+SERVER_ERRORS: Final = (
+    Error,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncio.TimeoutError,
+    OSError,
+)
+
+_NOT_INSTALLED: Final = frozenset({"3F000", "42P01", "42883"})
+_ARGUMENTS: Final = re.compile(r"\(.*\)", re.DOTALL)  # of a function
+_INSTALL_HINT: Final = (
+    "Run 'pgq install', or name the schema of the pgq functions with --schema; 'pgq doctor' "
+    "tells more."
+)
+_GRANT_HINT: Final = "Who manages the queue can give privileges with pgq_grant."
+
+
+class Failure(click.ClickException):
+    """A command failed: one line for the user."""
+
+    exit_code = FAILED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the line to stderr."""
+        click.echo(f"pgq: {self.message}", file=file, err=True)
+
+
+class Misuse(Failure):
+    """The command was called with what cannot be used."""
+
+    exit_code = USAGE
+
+
+class ServerFailure(Failure):
+    """The server cannot be reached, or does not have pgq."""
+
+    exit_code = SERVER
+
+
+def explain(exc: Exception) -> Failure:
+    """Return the failure for an error of a connection, of the server or of pgq."""
+    if isinstance(exc, Failure):
+        return exc
+    if isinstance(exc, (Error, asyncpg.PostgresError)):
+        sqlstate = exc.sqlstate or ""
+        hint: str | None = exc.hint
+        message = str(exc.args[0])
+        if sqlstate in _NOT_INSTALLED or isinstance(exc, NotInstalled):
+            message, hint = _ARGUMENTS.sub("", message), _INSTALL_HINT
+        elif sqlstate == "42501":
+            hint = hint or _GRANT_HINT
+        parts = [message, exc.detail, f"Hint: {hint}" if hint else None]
+        message = ". ".join(part.rstrip(".") for part in parts if part) + ("." if hint else "")
+        refused = isinstance(exc, Error) and not isinstance(exc, NotInstalled)
+        return Failure(message) if refused or sqlstate == "42501" else ServerFailure(message)
+    if isinstance(exc, asyncio.TimeoutError):
+        return ServerFailure("the server did not answer in time")
+    return ServerFailure(f"the server cannot be reached: {exc}")

@@ -1,0 +1,169 @@
+"""How results are printed: as tables for people, as JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import click
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pgq._cli.base import settings
+
+JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result")
+_PIPE_COLUMNS: Final = 10_000  # lines to a pipe or file are not cut
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_STYLES: Final = {
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "red",
+    "dead": "red",
+    "active": "green",
+}
+
+Row = Mapping[str, Any]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where to print; colours and cutting of lines are for terminals."""
+    out = Console(stderr=stderr, highlight=False)
+    if not out.is_terminal:
+        out.width = _PIPE_COLUMNS
+    return out
+
+
+def age(value: timedelta | None) -> str:
+    """Return a duration in its two largest units."""
+    if value is None:
+        return ""
+    seconds = value.total_seconds()
+    sign = "-" if seconds < 0 else ""
+    seconds = abs(seconds)
+    if seconds < 60:
+        return f"{sign}{seconds:.1f}s" if seconds < 10 else f"{sign}{seconds:.0f}s"
+    for large, small, name, part in ((86400, 3600, "d", "h"), (3600, 60, "h", "m")):
+        if seconds >= large:
+            return f"{sign}{seconds // large:.0f}{name} {seconds % large // small:.0f}{part}"
+    return f"{sign}{seconds // 60:.0f}m {seconds % 60:.0f}s"
+
+
+def text(value: Any) -> str:
+    """Return a value as people read it; control characters are escaped."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, timedelta):
+        return age(value)
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(value))
+
+
+def line(value: Any) -> str:
+    """Return a value as `text` does, on one line."""
+    return " ".join(text(value).split())
+
+
+def last_line(value: Any) -> str:
+    """Return the last line of a text: of a traceback, the error."""
+    lines = text(value).strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        name: of the row's value.
+        heading: None takes the name.
+        show: makes text of the row's value.
+        right: align it as numbers are.
+    """
+
+    name: str
+    heading: str | None = None
+    show: Callable[[Any], str] = line
+    right: bool = False
+
+
+def table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
+    """Return a table of rows."""
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        result.add_column(
+            column.heading or column.name.replace("_", " "),
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in rows:
+        shown = [column.show(row[column.name]) for column in columns]
+        result.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in shown))
+    return result
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a table or the like; to a pipe or file without blanks at the ends of lines."""
+    out = console()
+    if out.is_terminal:
+        out.print(renderable)
+        return
+    with out.capture() as captured:
+        out.print(renderable)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def plain(row: Row) -> dict[str, Any]:
+    """Return a row for JSON: columns of the type jsonb as they are, not as text."""
+    return {
+        name: json.loads(value) if name in JSON_COLUMNS and value is not None else value
+        for name, value in row.items()
+    }
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    return str(value)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: times in ISO 8601, durations in seconds."""
+    click.echo(json.dumps(value, default=_encode, ensure_ascii=False, indent=2))
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[Column], nothing: str) -> None:
+    """Print rows as a table, or all that they hold as JSON.
+
+    Args:
+        rows: what there is.
+        columns: what of it the table shows.
+        nothing: what is said when there is none.
+    """
+    if settings().json:
+        print_json([plain(row) for row in rows])
+    elif rows:
+        show(table(rows, columns))
+    else:
+        click.echo(nothing, err=True)
+
+
+def say(message: str, **facts: Any) -> None:
+    """Print what was done as a sentence, or the facts as JSON."""
+    if settings().json:
+        print_json(facts)
+    else:
+        click.echo(message)

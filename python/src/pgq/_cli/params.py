@@ -1,0 +1,87 @@
+"""Values on the command line, and options that several commands have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import click
+
+_UNITS: Final = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+
+
+def duration(text: str) -> timedelta:
+    """Read a duration such as 90s, 15m or 1d12h."""
+    if text == "0":
+        return timedelta(0)
+    if not text or _PART.sub("", text):
+        raise click.BadParameter(f"{text!r} is not a duration such as 90s, 15m or 1d12h.")
+    try:
+        parts = [float(number) * _UNITS[unit] for number, unit in _PART.findall(text)]
+        return sum(parts, timedelta(0))
+    except OverflowError as exc:
+        raise click.BadParameter(f"{text!r} is too long.") from exc
+
+
+def time(text: str) -> datetime:
+    """Read a time in ISO 8601; without a time zone it is local."""
+    try:
+        value = datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text))
+    except ValueError as exc:
+        message = f"{text!r} is not a time such as 2027-01-31T08:00:00Z."
+        raise click.BadParameter(message) from exc
+    return value if value.utcoffset() is not None else value.astimezone()
+
+
+def header(text: str) -> tuple[str, Any]:
+    """Read key=value; the value is JSON, or else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"{text!r} is not key=value.")
+    return key, json.loads(value) if is_json(value) else value
+
+
+def is_json(text: str) -> bool:
+    """Tell whether a text is JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def dumps(value: Any) -> str:
+    """Return JSON text for a value; a text is JSON already, and stays as it was written."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def header_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options --header and --task."""
+    function = click.option("--task", metavar="NAME", help='Set the header "task".')(function)
+    return click.option(
+        "--header",
+        "headers",
+        type=header,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set a header; the value is JSON, or else text. May be repeated.",
+    )(function)
+
+
+def headers_of(pairs: Sequence[tuple[str, Any]], task: str | None) -> dict[str, Any] | None:
+    """Return what the options of `header_options` give, None for nothing."""
+    headers = dict(pairs)
+    if task is not None:
+        headers["task"] = task
+    return headers or None

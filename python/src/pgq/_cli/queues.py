@@ -1,0 +1,188 @@
+"""`pgq queues`, `pgq queue`, `pgq pause`, `pgq resume` and `pgq purge`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import click
+
+from pgq._cli import output, params, sql
+from pgq._cli.base import Client, Command, Group, connected
+from pgq._cli.output import Column
+from pgq._models import JobState
+
+COLUMNS: Final = (
+    Column("queue"),
+    Column("ready", right=True),
+    Column("scheduled", right=True),
+    Column("waiting", right=True),
+    Column("active", right=True),
+    Column("dead", right=True),
+    Column("oldest_ready_age", "oldest ready", right=True),
+    Column("completed_last_minute", "done/min", right=True),
+    Column("failed_last_minute", "failed/min", right=True),
+    Column("paused"),
+    Column("estimated"),
+)
+_PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+        pgq queues
+        pgq queues --json
+    """,
+)
+@connected
+async def queues(client: Client) -> None:
+    """List the queues.
+
+    Shows how many jobs are in which state, for how long the oldest one has been ready, and how
+    many were completed and how many attempts failed in the last minute. Of many jobs the number
+    is estimated. --json shows the last hour, the next due time and the limits, too.
+    """
+    rows = await client.fetch(sql.QUEUES)
+    output.print_rows(rows, COLUMNS, "There is no queue that you may observe.")
+
+
+_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("max-attempts", int, "Tries until a job is dead; 20."),
+    ("backoff-base", params.duration, "The wait after the first failed try; 1s."),
+    ("backoff-factor", float, "By which the wait grows with every try; 2."),
+    ("backoff-max", params.duration, "The longest wait; 1h."),
+    ("keep-completed", params.duration, "How long completed jobs are kept; 1d, 0 for not at all."),
+    ("keep-dead", params.duration, "How long dead and cancelled jobs are kept; 30d."),
+    ("max-active", int, "The most active jobs at a time; 0 for no limit."),
+    ("dedupe-for", params.duration, "How long a dedupe key stays taken after completion; 0."),
+    ("group-concurrency", int, "The most active jobs of a group; 1."),
+    (
+        "group-on-dead",
+        click.Choice(["continue", "block"]),
+        "What the group does when one of its jobs dies; continue.",
+    ),
+    ("rate-limit", int, "The most jobs that start per --rate-interval; 0 for no limit."),
+    ("rate-interval", params.duration, "See there; 1s."),
+    ("rate-burst", int, "The most that start at once after a pause; 0 for --rate-limit."),
+    ("priority-ageing", params.duration, "Raise priorities by one for each such time; 0, never."),
+    ("max-ready", int, "Enqueue fails with so many ready jobs; 0 for no bound."),
+    ("max-payload", int, "The most bytes of a payload; 0 for no bound."),
+)
+
+
+def _queue_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    for name, kind, text in reversed(_SETTINGS):
+        function = click.option(f"--{name}", type=kind, help=text)(function)
+    return function
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@click.group(cls=Group)
+def queue() -> None:
+    """Create, configure or drop a queue."""
+
+
+@queue.command(
+    cls=Command,
+    examples="""
+        pgq queue create emails
+        pgq queue create api --max-attempts 5 --rate-limit 100 --rate-interval 1m
+    """,
+)
+@click.argument("name")
+@_queue_settings
+@connected
+async def create(client: Client, /, name: str, **options: Any) -> None:
+    """Create a queue. The help names the default of each setting."""
+    await client.queue(name).create(**_given(options))
+    output.say(f"queue {name} is created", queue=name, created=True)
+
+
+@queue.command(
+    cls=Command,
+    examples="""
+        pgq queue configure emails --max-attempts 5 --backoff-base 10s
+    """,
+)
+@click.argument("name")
+@_queue_settings
+def configure(name: str, **options: Any) -> None:
+    """Change settings of a queue. Those that are not given stay."""
+    if not _given(options):
+        raise click.UsageError("Give a setting.")
+    _configure(name, _given(options))
+
+
+@connected
+async def _configure(client: Client, name: str, options: dict[str, Any]) -> None:
+    await client.queue(name).configure(**options)
+    output.say(f"queue {name} is configured", queue=name, configured=True)
+
+
+@queue.command(
+    cls=Command,
+    examples="""
+        pgq queue drop emails
+        pgq queue drop emails --force
+    """,
+)
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also with the jobs that it holds.")
+@connected
+async def drop(client: Client, name: str, *, force: bool) -> None:
+    """Drop a queue. Exits with 1 if it holds live or dead jobs, unless forced."""
+    await client.queue(name).drop(force=force)
+    output.say(f"queue {name} is dropped", queue=name, dropped=True)
+
+
+@click.command(cls=Command, examples="pgq pause emails")
+@click.argument("name", metavar="QUEUE")
+@connected
+async def pause(client: Client, name: str) -> None:
+    """Hand out no more jobs of a queue. Active jobs go on, and enqueue works."""
+    await client.queue(name).pause()
+    output.say(f"queue {name} is paused", queue=name, paused=True)
+
+
+@click.command(cls=Command, examples="pgq resume emails")
+@click.argument("name", metavar="QUEUE")
+@connected
+async def resume(client: Client, name: str) -> None:
+    """Hand out jobs of a paused queue again."""
+    await client.queue(name).resume()
+    output.say(f"queue {name} is not paused", queue=name, paused=False)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+        pgq purge emails
+        pgq purge emails --state dead --yes
+    """,
+)
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(_PURGEABLE),
+    multiple=True,
+    default=_PURGEABLE[:3],
+    show_default=True,
+    help="Which jobs; may be repeated.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def purge(name: str, states: tuple[str, ...], *, yes: bool) -> None:
+    """Delete the jobs of a queue that are in some states. Active jobs stay."""
+    if not yes:
+        click.confirm(f"Delete all {', '.join(states)} jobs of {name}?", abort=True, err=True)
+    _purge(name, states)
+
+
+@connected
+async def _purge(client: Client, name: str, states: tuple[str, ...]) -> None:
+    count = await client.queue(name).purge(cast("tuple[JobState, ...]", states))
+    output.say(f"{count} jobs are deleted", queue=name, deleted=count)

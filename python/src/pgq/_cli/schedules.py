@@ -1,0 +1,127 @@
+"""`pgq schedules` and `pgq schedule`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import asyncpg
+import click
+
+from pgq._cli import output, params, sql
+from pgq._cli.base import Client, Command, Group, connected
+from pgq._cli.errors import Failure
+from pgq._cli.output import Column
+
+_COLUMNS: Final = (
+    Column("name"),
+    Column("cron"),
+    Column("timezone"),
+    Column("queue"),
+    Column("next_at", "next"),
+    Column("last_at", "last"),
+    Column("missed"),
+    Column("paused"),
+    Column("payload"),
+)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+        pgq schedules
+        pgq schedules --json
+    """,
+)
+@connected
+async def schedules(client: Client) -> None:
+    """List the schedules. Only the owner of the extension may."""
+    try:
+        rows = await client.fetch(sql.SCHEDULES)
+    except asyncpg.InsufficientPrivilegeError as exc:
+        raise Failure("only the owner of the extension may list the schedules") from exc
+    output.print_rows(rows, _COLUMNS, "There is no schedule.")
+
+
+@click.group(cls=Group)
+def schedule() -> None:
+    """Add, remove, pause or resume a schedule."""
+
+
+@schedule.command(
+    cls=Command,
+    examples="""
+        pgq schedule add nightly '30 2 * * mon-fri' reports --timezone Europe/Berlin
+        pgq schedule add poll '*/5 * * * *' api '{"page": 1}' --missed skip
+    """,
+)
+@click.argument("name")
+@click.argument("cron")
+@click.argument("queue")
+@click.argument("payload", default="{}")
+@click.option("--timezone", default="UTC", show_default=True, help="Whose local time it is about.")
+@click.option("--priority", type=int, default=0, help="Of the jobs.")
+@click.option("--max-attempts", type=int, help="Of the jobs; else as the queue says.")
+@click.option(
+    "--missed",
+    type=click.Choice(["once", "all", "skip"]),
+    default="once",
+    show_default=True,
+    help="Of times at which nobody called pgq: one job for all, for each, or none.",
+)
+@params.header_options
+def add(
+    name: str,
+    queue: str,
+    payload: str,
+    *,
+    headers: tuple[tuple[str, Any], ...],
+    task: str | None,
+    **options: Any,
+) -> None:
+    """Add a job to a queue at the times that a cron expression names.
+
+    CRON is the five fields of crontab(5), or @hourly and the like. A schedule of that name is
+    replaced.
+    """
+    if not params.is_json(payload):
+        raise click.UsageError("The payload is not JSON.")
+    options |= {"payload": payload, "headers": params.headers_of(headers, task)}
+    _add(name, queue, options)
+
+
+@connected
+async def _add(client: Client, name: str, queue: str, options: dict[str, Any]) -> None:
+    first = await client.queue(queue, dumps=params.dumps).schedule(name, **options)
+    output.say(f"schedule {name}: next {output.text(first)}", schedule=name, next_at=first)
+
+
+@schedule.command(cls=Command, examples="pgq schedule remove nightly")
+@click.argument("name")
+@connected
+async def remove(client: Client, name: str) -> None:
+    """Remove a schedule. Jobs that it has added stay."""
+    _check(name, done=await client.queue().unschedule(name))
+    output.say(f"schedule {name} is removed", schedule=name, removed=True)
+
+
+@schedule.command("pause", cls=Command, examples="pgq schedule pause nightly")
+@click.argument("name")
+@connected
+async def pause_schedule(client: Client, name: str) -> None:
+    """Let a schedule add no more jobs."""
+    _check(name, done=await client.queue().pause_schedule(name))
+    output.say(f"schedule {name} is paused", schedule=name, paused=True)
+
+
+@schedule.command("resume", cls=Command, examples="pgq schedule resume nightly")
+@click.argument("name")
+@connected
+async def resume_schedule(client: Client, name: str) -> None:
+    """Let a paused schedule go on with its next time."""
+    _check(name, done=await client.queue().resume_schedule(name))
+    output.say(f"schedule {name} is not paused", schedule=name, paused=False)
+
+
+def _check(name: str, *, done: bool) -> None:
+    if not done:
+        raise Failure(f"there is no schedule {name} that you may manage")

@@ -1,0 +1,124 @@
+"""The statements of the command line beside those of `pgq.Queue`; see `pgq._sql.in_schema`."""
+
+from typing import Final
+
+QUEUES: Final = "select * from @pgq_queues order by queue"
+
+WORKERS: Final = "select * from @pgq_workers order by queue, worker, pid"
+
+HEALTH: Final = "select * from @pgq_health"
+
+LOCKS: Final = "select * from @pgq_locks order by waiting_for desc nulls last"
+
+# The indexes lead with the lane and the id. The state is computed, and looked at last.
+WITH_INDEXES: Final = "set local enable_seqscan = off; set local enable_bitmapscan = off"
+
+HAS_JOB_ABOVE: Final = """
+    select exists (
+        select from @pgq_jobs where id > $1::bigint and ($2::text is null or queue = $2)
+    ) as found"""
+
+JOBS_BETWEEN: Final = """
+    select j.id, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.group_key,
+           j.dedupe_key, j.worker, j.enqueued_at, j.run_at, j.claimed_at, j.lease_expires_at,
+           j.finished_at, j.expires_at, j.cancel_requested, j.last_error,
+           j.payload::text as payload, j.headers::text as headers,
+           j.checkpoint::text as checkpoint, j.result::text as result
+      from (
+               select * from @pgq_jobs
+                where id > $1::bigint and id <= $2::bigint and ($3::text is null or queue = $3)
+                  and ($4::text[] is null or state = any ($4))
+                order by id desc
+                limit $5::integer
+           ) j
+     order by j.id desc"""
+
+# There is no view of the schedules: only the extension's owner may read the table.
+SCHEDULES: Final = """
+    select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_at, s.missed,
+           s.priority, s.max_attempts, s.payload::text as payload, s.headers::text as headers
+      from pgq.schedule s join pgq.queue q on q.id = s.queue_id
+     order by s.name"""
+
+IN: Final = "select pg_catalog.now() + $1::interval as run_at"
+
+SERVER: Final = """
+    select pg_catalog.current_setting('server_version') as version,
+           pg_catalog.current_setting('server_version_num')::integer as version_num,
+           pg_catalog.current_database() as database, current_user as role,
+           pg_catalog.pg_is_in_recovery() as in_recovery,
+           pg_catalog.clock_timestamp() as now"""
+
+# One row; the installed columns are null where there is no extension of that name.
+EXTENSION: Final = """
+    select e.extversion as installed, n.nspname as schema, a.default_version as available,
+           coalesce(a.comment like 'Generic queue%', false)
+           or exists (
+                  select
+                    from pg_catalog.pg_class c
+                    join pg_catalog.pg_namespace t on t.oid = c.relnamespace
+                   where t.nspname = 'pgq' and c.relname = 'tick'
+              ) as is_skytools
+      from (values ('pgq')) v (name)
+      left join pg_catalog.pg_extension e on e.extname = v.name
+      left join pg_catalog.pg_namespace n on n.oid = e.extnamespace
+      left join pg_catalog.pg_available_extensions a on a.name = v.name"""
+
+CREATE_EXTENSION: Final = "create extension pgq"
+CREATE_EXTENSION_IN: Final = "create extension pgq schema {}"
+UPDATE_EXTENSION: Final = "alter extension pgq update"
+
+SEARCH_PATH: Final = """
+    select pg_catalog.current_setting('search_path') as search_path,
+           $1::text = any (pg_catalog.current_schemas(false)) as is_in_it"""
+
+# A role may be lent a function by a privilege on any queue.
+PRIVILEGES: Final = """
+    select v.privilege
+      from (
+               values ('enqueue', 'pgq_enqueue'), ('consume', 'pgq_dequeue'),
+                      ('manage', 'pgq_pause')
+           ) v (privilege, function)
+     where (
+               select pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'execute'))
+                 from pg_catalog.pg_proc p
+                 join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+                where n.nspname = $1::text and p.proname = v.function
+           )
+     union all
+    select 'observe'
+      from pg_catalog.pg_class c
+      join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = $1::text and c.relname = 'pgq_queues'
+       and pg_catalog.has_table_privilege(c.oid, 'select')"""
+
+SETTINGS: Final = """
+    select s.name, s.setting
+      from pg_catalog.pg_settings s
+     where s.name in (
+               'autovacuum', 'default_transaction_isolation', 'default_transaction_read_only',
+               'fsync', 'synchronous_commit', 'track_counts'
+           )"""
+
+CONNECTIONS: Final = """
+    select (select sum(d.numbackends)::integer from pg_catalog.pg_stat_database d) as used,
+           pg_catalog.current_setting('max_connections')::integer as most"""
+
+# pg_total_relation_size would wait for who empties a table.
+SIZES: Final = """
+    select case when c.relname ~ '^job_' then 'jobs' else 'archive' end as part,
+           sum(pg_catalog.pg_total_relation_size(c.oid))::bigint as bytes
+      from pg_catalog.pg_class c
+      join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = 'pgq' and c.relkind = 'r' and c.relname ~ '^(job|archive)_[0-9]+$'
+       and not exists (
+               select
+                 from pg_catalog.pg_locks l
+                where l.relation = c.oid and l.mode = 'AccessExclusiveLock'
+           )
+     group by 1"""
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
