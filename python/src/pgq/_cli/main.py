@@ -11,9 +11,11 @@ from pgq._cli.jobs import cancel, job, jobs, retry
 from pgq._cli.queues import pause, purge, queue, queues, resume
 from pgq._cli.schedules import schedule, schedules
 from pgq._cli.views import health, locks, workers
+from pgq._cli.worker import worker
 
 _SECTIONS = {
-    "Jobs": (enqueue, jobs, job, retry, cancel),
+    "Work": (worker, enqueue),
+    "Jobs": (jobs, job, retry, cancel),
     "Queues": (queues, queue, pause, resume, purge),
     "Schedules": (schedules, schedule),
     "Watch": (workers, health, locks),

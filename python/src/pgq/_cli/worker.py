@@ -1,0 +1,188 @@
+"""`pgq worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import asyncpg
+import click
+
+from pgq._cli import logs
+from pgq._cli.base import Command, Settings, server_settings, settings
+from pgq._cli.errors import Failure, Misuse
+from pgq._cli.supervisor import Supervisor
+from pgq._worker import Worker
+
+_Target: TypeAlias = "Worker | Callable[[asyncpg.Pool[Any]], object]"
+
+log = logging.getLogger("pgq")
+
+
+@click.command(
+    cls=Command,
+    has_json=False,
+    examples="""
+        pgq worker shop.jobs:worker
+        pgq worker shop.jobs:worker --processes 4 --log-json
+        pgq worker shop.jobs:make_worker --reload --log-level debug
+    """,
+)
+@click.argument("target")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many, each with its own event loop and pool.",
+)
+@click.option("--reload", is_flag=True, help="Start again when a Python file below here changes.")
+@click.option(
+    "--pool-size",
+    type=click.IntRange(2),
+    default=10,
+    show_default=True,
+    help="The most connections of the pool of a process.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least severe level that is written.",
+)
+@click.option("--log-json", is_flag=True, help="Write the log as one JSON object a line.")
+@click.option("--supervised", is_flag=True, hidden=True)
+def worker(
+    target: str,
+    *,
+    processes: int,
+    reload: bool,
+    pool_size: int,
+    log_level: str,
+    log_json: bool,
+    supervised: bool,
+) -> None:
+    """Run a worker until SIGTERM or SIGINT.
+
+    TARGET is module:attribute. The attribute is a pgq.Worker made without a pool, or a function
+    that is called with a pool and returns a pgq.Worker or an async context manager of one.
+    Modules are found from the current directory, as with python -m.
+
+    On a signal the worker claims no more, and its handlers may finish; a second one ends them at
+    once. The log goes to stderr. With several processes, one that dies is started again after a
+    pause that grows. Exits with 0 after a signal, with 2 if TARGET is not a worker, and with 1
+    if a process did not end as it was told to.
+    """
+    if settings().schema is not None:
+        raise click.UsageError("The worker names its schema itself: pgq.Worker(schema=...).")
+    logs.configure(log_level, as_json=log_json)
+    if processes == 1 and not reload:
+        asyncio.run(_serve(settings(), _load(target), pool_size, supervised=supervised))
+        return
+    command = [sys.executable, "-m", "pgq", "worker", target, "--supervised"]
+    command += ["--pool-size", str(pool_size), "--log-level", log_level]
+    command += ["--log-json"] if log_json else []
+    command += ["--debug"] if settings().debug else []
+    environment = dict(os.environ)
+    if (dsn := settings().dsn) is not None:
+        environment["PGQ_DSN"] = dsn
+    changes = _changes() if reload else None
+    status = asyncio.run(Supervisor(command, environment, processes).run(changes))
+    raise click.exceptions.Exit(status)
+
+
+def _changes() -> AsyncIterator[object]:
+    """Return an iterator over changes of Python files below the current directory."""
+    try:
+        watchfiles = importlib.import_module("watchfiles")
+    except ModuleNotFoundError as exc:
+        message = "--reload needs watchfiles: pip install 'pgq-asyncpg[cli,reload]'"
+        raise Failure(message) from exc
+    changes: AsyncIterator[object] = watchfiles.awatch(
+        Path.cwd(), watch_filter=watchfiles.PythonFilter()
+    )
+    return changes
+
+
+def _load(target: str) -> _Target:
+    """Import what module:attribute names."""
+    name, _, path = target.partition(":")
+    if not name or not path:
+        raise click.UsageError(f"{target!r} is not module:attribute.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except Exception as exc:
+        frame = traceback.extract_tb(exc.__traceback__)[-1]
+        where = "" if frame.filename[0] == "<" else f" ({frame.filename}, line {frame.lineno})"
+        raise Misuse(f"cannot import {name}: {type(exc).__name__}: {exc}{where}") from exc
+    try:
+        found: object = reduce(getattr, path.split("."), module)
+    except AttributeError as exc:
+        raise Misuse(str(exc)) from exc
+    if not isinstance(found, Worker) and not callable(found):
+        raise Misuse(f"{target} is neither a pgq.Worker nor a function")
+    return cast("_Target", found)
+
+
+async def _serve(options: Settings, target: _Target, pool_size: int, *, supervised: bool) -> None:
+    async with asyncpg.create_pool(
+        options.dsn,
+        min_size=0,
+        max_size=pool_size,
+        server_settings=server_settings(options, "pgq worker"),
+    ) as pool:
+        if isinstance(target, Worker):
+            await _run(target, pool, supervised=supervised)
+            return
+        made = target(pool)
+        if isinstance(made, Worker):
+            await _run(made, None, supervised=supervised)
+        elif isinstance(made, AbstractAsyncContextManager):
+            async with cast("AbstractAsyncContextManager[Worker]", made) as entered:
+                await _run(entered, None, supervised=supervised)
+        else:
+            message = (
+                f"the function returned {made!r}, not a pgq.Worker or a context manager of one"
+            )
+            raise Misuse(message)
+
+
+async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool) -> None:
+    log.info("worker %s starts", worker.name)
+    with _stopped_with_parent(worker) if supervised else nullcontext():
+        try:
+            await worker.run(pool)
+        except ValueError as exc:
+            raise Misuse(str(exc)) from exc
+    log.info("worker %s has stopped", worker.name)
+
+
+@contextmanager
+def _stopped_with_parent(worker: Worker) -> Generator[None]:
+    """Stop the worker when the process that holds the other end of stdin is gone."""
+    loop = asyncio.get_running_loop()
+    file = sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(file, 100):
+            loop.remove_reader(file)
+            worker.stop()
+
+    loop.add_reader(file, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(file)
