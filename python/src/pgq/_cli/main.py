@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from pgq._cli.base import Root
+from pgq._cli.doctor import doctor
 from pgq._cli.enqueue import enqueue
 from pgq._cli.extension import install, upgrade
 from pgq._cli.jobs import cancel, job, jobs, retry
+from pgq._cli.metrics import metrics
 from pgq._cli.queues import pause, purge, queue, queues, resume
 from pgq._cli.schedules import schedule, schedules
+from pgq._cli.top import top
 from pgq._cli.views import health, locks, workers
 from pgq._cli.worker import worker
 
@@ -18,8 +21,8 @@ _SECTIONS = {
     "Jobs": (jobs, job, retry, cancel),
     "Queues": (queues, queue, pause, resume, purge),
     "Schedules": (schedules, schedule),
-    "Watch": (workers, health, locks),
-    "Server": (install, upgrade),
+    "Watch": (top, workers, health, locks, metrics),
+    "Server": (install, upgrade, doctor),
 }
 
 

@@ -1,0 +1,90 @@
+"""`pgq doctor`: what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Final
+
+import click
+from rich.text import Text
+
+from pgq._cli import extension, output, params
+from pgq._cli.base import Command, connect, settings
+from pgq._cli.checks import EVERYWHERE, INSTALLED, Case, Check, Finding, Limits, Status
+from pgq._cli.errors import FAILED, SERVER_ERRORS, Failure, explain
+
+_STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+@click.command(
+    cls=Command,
+    examples="""
+        pgq doctor
+        pgq doctor --max-transaction-age 10m --strict
+        pgq doctor --json
+    """,
+)
+@click.option(
+    "--max-transaction-age",
+    type=params.duration,
+    default="1m",
+    show_default=True,
+    help="Warn of older transactions in the way of rotation or vacuum.",
+)
+@click.option(
+    "--max-ready-age",
+    type=params.duration,
+    default="10m",
+    show_default=True,
+    help="Warn of queues whose oldest job has been ready for longer.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+def doctor(max_transaction_age: timedelta, max_ready_age: timedelta, *, strict: bool) -> None:
+    """Check server, extension and queues, and say what to do.
+
+    Looks at versions, privileges, settings, connections, at transactions and replication slots
+    that are in the way of rotation or vacuum, and at queues that are stuck. Exits with 1 if
+    there is a problem: pgq does not work, or not as promised.
+    """
+    found = asyncio.run(_examine(Limits(max_transaction_age, max_ready_age)))
+    if settings().json:
+        output.print_json([asdict(finding) for finding in found])
+    else:
+        _print(found)
+    bad = {"problem", "warning"} if strict else {"problem"}
+    if any(finding.status in bad for finding in found):
+        raise click.exceptions.Exit(FAILED)
+
+
+async def _examine(limits: Limits) -> list[Finding]:
+    try:
+        async with connect(settings(), "pgq doctor") as client:
+            extra = await extension.look(client)
+            case = Case(client, extra, limits)
+            found = [finding for check in EVERYWHERE for finding in await _run(check, case)]
+            if extra.installed is not None and not extra.is_skytools:
+                found += [finding for check in INSTALLED for finding in await _run(check, case)]
+            return found
+    except (Failure, *SERVER_ERRORS) as exc:
+        return [Finding("connection", "problem", explain(exc).message)]
+
+
+async def _run(check: Check, case: Case) -> list[Finding]:
+    """Return what a check finds; that it could not look is a finding, too."""
+    try:
+        return [finding async for finding in check(case)]
+    except SERVER_ERRORS as exc:
+        name = check.__name__.removeprefix("check_")
+        return [Finding(name, "warning", f"could not look: {explain(exc).message}")]
+
+
+def _print(found: list[Finding]) -> None:
+    console = output.console()
+    for finding in found:
+        line = Text(f"{finding.status:8}", style=_STYLES[finding.status])
+        line.append(f" {finding.check}: {output.line(finding.detail)}", style="not bold default")
+        console.print(line, soft_wrap=True)
+        if finding.advice:
+            console.print(Text(f"{'':9}{finding.advice}", style="dim"), soft_wrap=True)

@@ -1,0 +1,304 @@
+"""Metrics from the views, for Prometheus; `prometheus_client` comes with the extra "metrics"."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeAlias
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from pgq._cli import extension, sql
+from pgq._cli.base import Settings, connect
+from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+
+_CALL_SECONDS: Final = 10.0
+_STATES: Final = ("ready", "scheduled", "waiting", "active", "dead")
+_OBSTACLES: Final = ("rotation", "slot in use", "xmin held")
+
+Rows: TypeAlias = Sequence[dict[str, Any]]
+_Samples: TypeAlias = Iterable[tuple[Sequence[str], Any]]
+
+
+def serve(options: Settings, host: str, port: int) -> ThreadingHTTPServer:
+    """Serve /metrics and /health in a thread until `shutdown`.
+
+    Args:
+        options: which database, which schema.
+        host: the address or name to listen on.
+        port: 0 for a free one.
+    """
+    views = _Views(options)
+    registry = _registry(views)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _CALL_SECONDS
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+            elif path == "/health":
+                problem = views.problem()
+                status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+                self._answer(status, f"{problem or 'ok'}\n".encode(), "text/plain; charset=utf-8")
+            else:
+                self.send_error(HTTPStatus.NOT_FOUND, explain="There are /metrics and /health.")
+
+        def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Requests are not logged."""
+
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+
+    class Server(ThreadingHTTPServer):
+        address_family = family
+
+    server = Server((str(address[0]), port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def exposition(options: Settings) -> bytes:
+    """Return the metrics as text."""
+    return generate_latest(_registry(_Views(options)))
+
+
+def _registry(views: _Views) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(views)
+    return registry
+
+
+class _Views(Collector):
+    """Reads the views when it is asked, for one at a time, with a connection of its own."""
+
+    def __init__(self, options: Settings) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+
+    def _read(self) -> dict[str, Rows]:
+        with self._lock:
+            try:
+                return asyncio.run(_read(self._options))
+            except SERVER_ERRORS as exc:
+                raise explain(exc) from exc
+
+    def problem(self) -> str | None:
+        """Return why the views cannot be read."""
+        try:
+            self._read()
+        except Failure as exc:
+            return exc.message
+        return None
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        try:
+            views = self._read()
+        except Failure as exc:
+            exc.show()
+            yield GaugeMetricFamily("pgq_up", _UP, 0)
+            return
+        yield GaugeMetricFamily("pgq_up", _UP, 1)
+        for name, text, labels, samples in _metrics(views):
+            family = GaugeMetricFamily(name, text, labels=labels)
+            for values, value in samples:
+                if value is not None:
+                    family.add_metric(values, _number(value))
+            yield family
+
+
+_UP: Final = "Whether the server was reached and the views could be read."
+
+
+async def _read(options: Settings) -> dict[str, Rows]:
+    async with connect(options, "pgq metrics", command_timeout=_CALL_SECONDS) as client:
+        found = await extension.look(client)
+        [server] = await client.fetch(sql.SERVER)
+        return {
+            "server": [{**server, "extension": found.installed or ""}],
+            "queues": await client.fetch(sql.QUEUES),
+            "workers": await client.fetch(sql.WORKERS),
+            "health": await client.fetch(sql.HEALTH),
+            "sizes": await client.fetch(sql.SIZES),
+        }
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return float(value)
+
+
+def _metrics(views: dict[str, Rows]) -> Iterator[tuple[str, str, Sequence[str], _Samples]]:
+    """Yield name, help, names of labels and samples of each metric."""
+    [server] = views["server"]
+    yield (
+        "pgq_info",
+        "The versions of extension and server.",
+        ("extension", "server"),
+        [((server["extension"], server["version"]), 1)],
+    )
+    queues = views["queues"]
+    yield (
+        "pgq_queue_jobs",
+        "Jobs by queue and state.",
+        ("queue", "state"),
+        [((row["queue"], state), row[state]) for row in queues for state in _STATES],
+    )
+    for name, text, value in _OF_QUEUE:
+        yield name, text, ("queue",), [((row["queue"],), value(row)) for row in queues]
+    now = server["now"]
+    for name, text, combine in _OF_WORKERS:
+        yield (
+            name,
+            text,
+            ("queue",),
+            [
+                (
+                    (row["queue"],),
+                    combine(now, [one for one in views["workers"] if one["queue"] == row["queue"]]),
+                )
+                for row in queues
+            ],
+        )
+    yield from _health_metrics(views["health"])
+    yield (
+        "pgq_storage_bytes",
+        "Bytes of the tables of live jobs and of the archive, with their indexes.",
+        ("part",),
+        [((row["part"],), row["bytes"]) for row in views["sizes"]],
+    )
+
+
+def _health_metrics(
+    health: Rows,
+) -> Iterator[tuple[str, str, Sequence[str], _Samples]]:
+    """Yield the metrics of pgq_health; there are none for who may not observe all queues."""
+    if not health:
+        return
+    for subject in ("maintenance", "rotation"):
+        yield (
+            f"pgq_{subject}_age_seconds",
+            f"Since the last {subject}.",
+            (),
+            [((), row["age"]) for row in health if row["subject"] == subject],
+        )
+    yield (
+        "pgq_health_warnings",
+        "Warnings of pgq_health.",
+        ("subject",),
+        [
+            (
+                (subject,),
+                sum(row["status"] != "ok" for row in health if row["subject"] == subject),
+            )
+            for subject in _OBSTACLES
+        ],
+    )
+    yield (
+        "pgq_obstacle_age_seconds",
+        "The oldest transaction that uses a slot, or holds the xmin horizon.",
+        ("subject",),
+        [
+            ((subject,), max((row["age"] for row in health if _is_old(row, subject)), default=0))
+            for subject in _OBSTACLES[1:]
+        ],
+    )
+
+
+def _is_old(row: dict[str, Any], subject: str) -> bool:
+    return row["subject"] == subject and row["age"] is not None
+
+
+_OF_QUEUE: Final[tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...]] = (
+    (
+        "pgq_queue_jobs_estimated",
+        "1: the numbers of jobs are estimated.",
+        lambda row: row["estimated"],
+    ),
+    (
+        "pgq_queue_oldest_ready_age_seconds",
+        "How long the oldest ready job has been ready; 0 if none is.",
+        lambda row: row["oldest_ready_age"] or 0,
+    ),
+    (
+        "pgq_queue_next_due_timestamp_seconds",
+        "When the next scheduled job is due.",
+        lambda row: row["next_due"],
+    ),
+    (
+        "pgq_queue_completed_last_minute",
+        "Jobs completed in the last minute.",
+        lambda row: row["completed_last_minute"],
+    ),
+    (
+        "pgq_queue_failed_last_minute",
+        "Attempts failed in the last minute.",
+        lambda row: row["failed_last_minute"],
+    ),
+    (
+        "pgq_queue_completed_last_hour",
+        "Jobs completed in the last hour.",
+        lambda row: row["completed_last_hour"],
+    ),
+    (
+        "pgq_queue_failed_last_hour",
+        "Attempts failed in the last hour.",
+        lambda row: row["failed_last_hour"],
+    ),
+    (
+        "pgq_queue_max_active",
+        "The most active jobs at a time; 0 for no limit.",
+        lambda row: row["max_active"],
+    ),
+    ("pgq_queue_paused", "1: the queue is paused.", lambda row: row["paused"]),
+)
+
+_OF_WORKERS: Final[tuple[tuple[str, str, Callable[[datetime, Rows], Any]], ...]] = (
+    (
+        "pgq_workers",
+        "Workers that hold jobs.",
+        lambda _, rows: len({row["worker"] for row in rows}),
+    ),
+    (
+        "pgq_workers_leases",
+        "Leases that they hold.",
+        lambda _, rows: sum(row["jobs"] for row in rows),
+    ),
+    (
+        "pgq_workers_leases_expired",
+        "Of those, how many have expired.",
+        lambda _, rows: sum(row["expired"] for row in rows),
+    ),
+    (
+        "pgq_workers_leases_orphaned",
+        "Of those, how many were claimed by a backend that is gone.",
+        lambda _, rows: sum(row["jobs"] for row in rows if row["backend_gone"]),
+    ),
+    (
+        "pgq_workers_oldest_claim_age_seconds",
+        "Since the oldest of their jobs was claimed; 0 if there is none.",
+        lambda now, rows: max((now - row["oldest_claimed_at"] for row in rows), default=0),
+    ),
+    (
+        "pgq_workers_last_heartbeat_age_seconds",
+        "Since the last heartbeat of the worker that has been silent for longest.",
+        lambda now, rows: max((now - row["last_heartbeat_at"] for row in rows), default=0),
+    ),
+)

@@ -1,0 +1,70 @@
+"""`pgq metrics`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from pgq._cli.base import Command, settings
+from pgq._cli.errors import Failure
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r} is not host:port.")
+    return host.strip("[]"), int(port)
+
+
+@click.command(
+    cls=Command,
+    has_json=False,
+    examples="""
+        pgq metrics --listen 0.0.0.0:9187
+        pgq metrics --once
+    """,
+)
+@click.option(
+    "--listen",
+    type=_address,
+    metavar="HOST:PORT",
+    default="127.0.0.1:9187",
+    show_default=True,
+    help="Where /metrics and /health are served; port 0 takes a free one.",
+)
+@click.option("--once", is_flag=True, help="Print the metrics and end.")
+def metrics(listen: tuple[str, int], *, once: bool) -> None:
+    """Serve metrics for Prometheus, until SIGTERM or Ctrl-C.
+
+    Each scrape reads the views, with a connection of its own. While the server cannot be reached
+    /metrics has "pgq_up 0", and /health answers 503. Needs the extra "metrics".
+    """
+    try:
+        from pgq._cli import exporter  # noqa: PLC0415 -- an extra
+    except ModuleNotFoundError as exc:
+        if exc.name != "prometheus_client":
+            raise
+        message = "metrics need prometheus_client: pip install 'pgq-asyncpg[cli,metrics]'"
+        raise Failure(message) from exc
+    if once:
+        click.echo(exporter.exposition(settings()), nl=False)
+        return
+    ended = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    try:
+        server = exporter.serve(settings(), *listen)
+    except OSError as exc:
+        raise Failure(f"cannot listen on {listen[0]}:{listen[1]}: {exc.strerror}") from exc
+    with server:
+        host, port = server.server_address[:2]
+        click.echo(f"serving http://{host!s}:{port}/metrics", err=True)
+        ended.wait()
+        server.shutdown()
