@@ -1,0 +1,482 @@
+"""The commands that print something and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+import pytest
+from pgq._cli.base import Command
+from pgq._cli.main import cli
+from pgserver import Server
+
+from .cli_session import SCRIPT, Cli, variables
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            assert isinstance(command, Command)
+            yield (*path, name), command
+
+
+Sql: TypeAlias = Callable[[str], str]
+ALL = dict(commands(cli))
+
+
+@pytest.fixture(name="pgq")
+def command_line(dsn: dict[str, Any]) -> Cli:
+    """The command line on a database with the extension."""
+    return Cli({**variables(dsn), "TZ": "UTC"})
+
+
+@pytest.fixture
+def sql(server: Server, dsn: dict[str, Any]) -> Sql:
+    """A function that runs SQL in that database, and returns what it prints."""
+    return partial(server.psql, database=dsn["database"])
+
+
+@pytest.fixture
+def empty(server: Server) -> Iterator[Cli]:
+    """The command line on a database without the extension."""
+    server.psql("create database empty")
+    dsn = {"host": server.host, "port": server.port, "user": server.user}
+    yield Cli(variables({**dsn, "password": server.password, "database": "empty"}))
+    server.psql("drop database empty with (force)")
+
+
+# Help
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_the_help_of_a_command_has_examples_that_are_right(path: tuple[str, ...]) -> None:
+    text = Cli({}).ok(*path, "--help")
+    assert "Examples:" in text
+    for example in ALL[path].examples:
+        assert example in text
+        words = shlex.split(example.partition(" < ")[0])
+        assert words[: len(path) + 1] == ["pgq", *path]
+        ALL[path].make_context(path[-1], words[len(path) + 1 :], parent=click.Context(cli))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_the_documentation_mentions_a_command(path: tuple[str, ...]) -> None:
+    assert f"pgq {' '.join(path)}" in DOCS
+
+
+@pytest.mark.once
+def test_the_help_lists_all_commands_and_the_exit_statuses() -> None:
+    for text in (Cli({}).ok(), Cli({}).ok("--help")):
+        assert {path[0] for path in ALL} <= set(text.split())
+        assert "3 the server" in " ".join(text.split())
+    assert "configure" in Cli({}).ok("queue")
+
+
+def test_the_examples_of_the_documentation_run(empty: Cli) -> None:
+    script = "".join(re.findall(r"^```sh\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL))
+    assert script
+    for line in script.splitlines():
+        source, pipe, command = line.rpartition(" | ")
+        stdin = subprocess.check_output(["sh", "-c", source], text=True) if pipe else None
+        name, *args = shlex.split(command)
+        assert name == "pgq"
+        empty.ok(*args, stdin=stdin)
+
+
+# The console script, and what it does without its extras
+
+
+def test_the_console_script_and_the_module_are_the_same(dsn: dict[str, Any]) -> None:
+    environment = {**os.environ, **variables(dsn)}
+    for command in ([str(SCRIPT)], [sys.executable, "-m", "pgq"]):
+        done = subprocess.run(
+            [*command, "queues", "--json"], env=environment, capture_output=True, check=True
+        )
+        assert [row["queue"] for row in json.loads(done.stdout)] == ["default"]
+
+
+@pytest.mark.once
+def test_without_its_extra_it_says_how_to_install_it() -> None:
+    script = "import sys; sys.modules['click'] = None; from pgq._cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "pgq: the command line is an extra: pip install 'pgq-asyncpg[cli]'\n"
+
+
+def test_reload_and_metrics_say_how_to_install_their_extras(
+    pgq: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "pgq._cli.exporter", raising=False)
+    monkeypatch.delattr("pgq._cli.exporter", raising=False)
+    assert "'pgq-asyncpg[cli,reload]'" in pgq.fails(1, "worker", "shop:worker", "--reload")
+    assert "'pgq-asyncpg[cli,metrics]'" in pgq.fails(1, "metrics", "--once")
+
+
+# Errors
+
+
+def test_an_error_is_one_line_with_the_hint_of_the_server(pgq: Cli) -> None:
+    line = pgq.fails(1, "enqueue", "nope", "{}")
+    assert line == (
+        'pgq: queue "nope" does not exist. '
+        "Hint: Create it first: SELECT pgq_create_queue('nope').\n"
+    )
+    result = pgq.run("--debug", "enqueue", "nope", "{}")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+
+
+def test_a_server_that_is_away_and_one_without_pgq_are_told_apart(empty: Cli) -> None:
+    away = empty.fails(3, "--dsn", "postgresql://nobody@127.0.0.1:1/none", "queues")
+    assert away.startswith("pgq: cannot connect: ")
+    assert away.count("\n") == 1
+    for args in (["queues"], ["enqueue", "default", "1"], ["schedules"], ["upgrade"]):
+        assert "pgq install" in empty.fails(3, *args)
+    assert "cannot connect" in empty.fails(3, "--dsn", "what is this", "queues")
+
+
+def test_the_environment_names_the_database_and_options_go_before_it(
+    server: Server, dsn: dict[str, Any]
+) -> None:
+    url = (
+        f"postgresql://{dsn['user']}:{dsn['password']}@/{dsn['database']}"
+        f"?host={dsn['host']}&port={dsn['port']}"
+    )
+    wrong = {"PGHOST": "/nonexistent", "PGQ_DSN": url}
+    assert Cli(wrong).json("queues")
+    assert Cli({**wrong, "PGQ_DSN": "postgresql://x@127.0.0.1:1/x"}).json("queues", "--dsn", url)
+    assert "cannot connect" in Cli({"PGHOST": "/nonexistent"}).fails(3, "queues")
+
+
+def test_somebody_without_privileges_is_told_who_can_give_them(
+    pgq: Cli, server: Server, dsn: dict[str, Any]
+) -> None:
+    server.psql("create role guest login")
+    guest = Cli({**pgq.environment, "PGUSER": "guest"})
+    try:
+        assert "pgq_grant" in guest.fails(1, "queues")
+        assert "only the owner" in guest.fails(1, "schedules")
+        server.psql("select pgq_grant('default', 'guest', '{observe}')", database=dsn["database"])
+        assert [row["queue"] for row in guest.json("queues")] == ["default"]
+        assert "only the owner" in guest.fails(1, "schedules")
+        assert guest.json("health") == []
+        server.psql("select pgq_revoke('default', 'guest')", database=dsn["database"])
+    finally:
+        server.psql("drop role guest")
+
+
+# The extension
+
+
+def test_install_is_done_once_and_says_the_versions(empty: Cli) -> None:
+    assert "is installed now, in the schema public" in empty.ok("install")
+    assert "is installed already" in empty.ok("install")
+    assert "up to date" in empty.ok("upgrade")
+    facts = empty.json("install")
+    assert facts["installed"] == facts["available"]
+    assert "in the schema public" in empty.fails(1, "install", "--schema", "jobs")
+
+
+def test_the_functions_may_be_in_a_schema_that_is_named(empty: Cli, server: Server) -> None:
+    assert "CREATE SCHEMA" in empty.fails(1, "install", "--schema", "My Jobs")
+    server.psql('create schema "My Jobs"', database="empty")
+    assert empty.json("install", "--schema", "My Jobs")["schema"] == "My Jobs"
+    assert "--schema" in empty.fails(3, "queues")
+    assert empty.json("queues", "--schema", "My Jobs") == empty.json(
+        "--schema", "My Jobs", "queues"
+    )
+    [finding] = [one for one in empty.json("doctor") if one["check"] == "search_path"]
+    assert finding["status"] == "warning"
+    assert "not in search_path" in finding["detail"]
+
+
+def test_install_says_how_to_install_the_files(empty: Cli, server: Server) -> None:
+    [control] = server.directory.glob("**/extension/pgq.control")
+    hidden = control.rename(control.with_suffix(".hidden"))
+    try:
+        assert "make install PG_CONFIG" in empty.fails(3, "install")
+        [finding] = [one for one in findings(empty, 1) if one["check"] == "extension"]
+        assert "make install PG_CONFIG" in finding["advice"]
+    finally:
+        hidden.rename(control)
+
+
+def findings(pgq: Cli, status: int, *args: str) -> list[dict[str, Any]]:
+    result = pgq.run("doctor", "--json", *args)
+    assert result.exit_code == status, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def test_upgrade_updates_to_the_version_of_the_files(pgq: Cli, server: Server) -> None:
+    [control] = server.directory.glob("**/extension/pgq.control")
+    before = control.read_text(encoding="utf-8")
+    script = control.with_name("pgq--0.1.0--0.1.1.sql")
+    script.write_text("comment on schema pgq is '';\n", encoding="utf-8")
+    control.write_text(before.replace("'0.1.0'", "'0.1.1'"), encoding="utf-8")
+    try:
+        [finding] = [one for one in pgq.json("doctor") if one["check"] == "extension"]
+        assert (finding["status"], finding["advice"]) == ("warning", "pgq upgrade")
+        assert pgq.ok("upgrade").startswith("pgq 0.1.1 was 0.1.0 before")
+    finally:
+        control.write_text(before, encoding="utf-8")
+        script.unlink()
+
+
+# Enqueue
+
+
+def test_enqueue_passes_all_options(pgq: Cli) -> None:
+    before = datetime.now(timezone.utc)
+    job_id = pgq.json(
+        *("enqueue", "default", '{"n": 1.5}', "--priority", "3", "--in", "1h30m"),
+        *("--dedupe-key", "k", "--group-key", "g", "--max-attempts", "4", "--task", "send"),
+        *("--header", "a=1", "--header", "b=text", "--expires-at", "2100-01-01T00:00:00Z"),
+    )["id"]
+    job = pgq.json("job", str(job_id))
+    assert job["payload"] == {"n": 1.5}
+    assert job["headers"] == {"a": 1, "b": "text", "task": "send"}
+    assert (job["priority"], job["max_attempts"], job["state"]) == (3, 4, "scheduled")
+    assert (job["dedupe_key"], job["group_key"]) == ("k", "g")
+    assert job["expires_at"] == "2100-01-01T00:00:00+00:00"
+    due = datetime.fromisoformat(job["run_at"])
+    assert abs(due - before - timedelta(minutes=90)) < timedelta(minutes=1)
+    assert pgq.ok("enqueue", "default", "null", "--dedupe-key", "k") == f"{job_id}\n"
+    message = pgq.fails(
+        1, "enqueue", "default", "1", "--dedupe-key", "k", "--on-duplicate", "error"
+    )
+    assert "dedupe key" in message
+    later = pgq.json("enqueue", "default", "1", "--after", str(job_id))["id"]
+    assert pgq.json("job", str(later))["state"] == "waiting"
+
+
+def test_a_time_without_a_zone_is_local(pgq: Cli) -> None:
+    time.tzset()
+    job_id = pgq.json("enqueue", "default", "1", "--run-at", "2100-06-01T08:00:00")["id"]
+    expected = datetime(2100, 6, 1, 8).astimezone()
+    assert datetime.fromisoformat(pgq.json("job", str(job_id))["run_at"]) == expected
+
+
+def test_a_payload_may_come_from_stdin_as_it_is(pgq: Cli, sql: Sql) -> None:
+    pgq.ok("enqueue", "default", "-", stdin='{"price":\n1.10}')
+    assert sql("select payload from pgq_jobs") == '{"price": 1.10}'
+
+
+def test_lines_are_jobs_in_batches_up_to_a_line_that_is_not_json(pgq: Cli, sql: Sql) -> None:
+    lines = "".join(f'{{"n": {n}}}\n\n' for n in range(25))
+    args = ("enqueue", "default", "--lines", "--batch", "10")
+    assert pgq.json(*args, "--group-key", "g", stdin=lines) == {"jobs": 25}
+    assert sql("select count(distinct payload), min(group_key) from pgq_jobs") == "25|g"
+    message = pgq.fails(1, *args, stdin=lines + "no\n")
+    assert message == "pgq: line 51 is not JSON; 25 jobs were added\n"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["enqueue", "default"],
+        ["enqueue", "default", "1", "--lines"],
+        ["enqueue", "default", "--lines", "--dedupe-key", "k"],
+        ["enqueue", "default", "{"],
+        ["enqueue", "default", "1", "--in", "soon"],
+        ["enqueue", "default", "1", "--in", "99999999999w"],
+        ["enqueue", "default", "1", "--in", "1s", "--run-at", "2100-01-01"],
+        ["enqueue", "default", "1", "--run-at", "tomorrow"],
+        ["enqueue", "default", "1", "--header", "x"],
+        ["queue", "configure", "default"],
+        ["retry"],
+        ["retry", "1", "--queue", "default"],
+        ["retry", "--queue", "default"],
+        ["cancel"],
+        ["cancel", "--all"],
+        ["cancel", "1", "--queue", "default", "--all"],
+        ["cancel", "--queue", "default", "--key", "k", "--all"],
+        ["purge", "default", "--state", "active"],
+        ["schedule", "add", "a", "@hourly", "default", "{"],
+        ["metrics", "--listen", "nowhere"],
+        ["top"],
+        ["frobnicate"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_2_without_a_server(args: list[str]) -> None:
+    assert "Error: " in Cli({"PGHOST": "/nonexistent"}).fails(2, *args)
+
+
+# Queues
+
+
+def test_a_queue_is_created_configured_and_dropped(pgq: Cli, sql: Sql) -> None:
+    pgq.ok("queue", "create", "api", "--max-attempts", "5", "--backoff-base", "1m30s")
+    pgq.ok("queue", "configure", "api", "--keep-completed", "0", "--group-on-dead", "block")
+    settings = sql(
+        "select max_attempts, backoff_base, keep_completed, group_on_dead from pgq.queue"
+        " where name = 'api'"
+    )
+    assert settings == "5|00:01:30|00:00:00|block"
+    assert "exists already" in pgq.fails(1, "queue", "create", "api")
+    pgq.ok("enqueue", "api", "1")
+    assert "force" in pgq.fails(1, "queue", "drop", "api")
+    assert pgq.json("queue", "drop", "api", "--force") == {"queue": "api", "dropped": True}
+    assert "does not exist" in pgq.fails(1, "queue", "configure", "api", "--max-active", "1")
+
+
+def test_queues_shows_what_the_view_shows(pgq: Cli) -> None:
+    pgq.ok("enqueue", "default", "1")
+    pgq.ok("pause", "default")
+    [row] = pgq.json("queues")
+    assert (row["queue"], row["ready"], row["paused"]) == ("default", 1, True)
+    assert 0 <= row["oldest_ready_age"] < 60
+    head, line = pgq.ok("queues").splitlines()
+    assert head.split()[:2] == ["queue", "ready"]
+    assert line.split()[:2] == ["default", "1"]
+    assert line.split()[-1] == "yes"
+    pgq.ok("resume", "default")
+    assert pgq.json("queues")[0]["paused"] is False
+
+
+def test_purge_asks_unless_told_not_to(pgq: Cli) -> None:
+    pgq.ok("enqueue", "default", "1")
+    pgq.fails(1, "purge", "default", stdin="n\n")
+    pgq.fails(1, "purge", "default", stdin="")
+    assert pgq.json("queues")[0]["ready"] == 1
+    assert pgq.json("purge", "default", "--state", "dead", "--yes")["deleted"] == 0
+    assert pgq.json("purge", "default", stdin="y\n") == {"queue": "default", "deleted": 1}
+
+
+# Jobs
+
+
+def test_jobs_are_listed_newest_first_by_state_and_in_pages(pgq: Cli, sql: Sql) -> None:
+    assert pgq.json("jobs") == []
+    assert "no such job" in pgq.run("jobs").stderr
+    sql("select pgq_create_queue('other'), pgq_enqueue('0', 'other')")
+    sql("select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, 3000) n))")
+    sql("select pgq_fail(id, token, 'boom', retryable => false) from pgq_dequeue(2)")
+    ids = [job["id"] for job in pgq.json("jobs", "--limit", "3")]
+    assert ids == [3001, 3000, 2999]
+    page = pgq.json("jobs", "--before", "2999", "--limit", "2", "--queue", "default")
+    assert [job["id"] for job in page] == [2998, 2997]
+    dead = pgq.json("jobs", "--state", "dead", "--state", "completed")
+    assert [(job["id"], job["last_error"]) for job in dead] == [(3, "boom"), (2, "boom")]
+    assert [job["payload"] for job in pgq.json("jobs", "--queue", "other")] == [0]
+    near = pgq.run("jobs", "--state", "dead", "--depth", "100")
+    assert near.stdout == ""
+    assert near.stderr == "Looked at ids above 2901 only: go on with --before 2902.\n"
+
+
+def test_the_newest_jobs_of_a_long_queue_cost_no_scan(pgq: Cli, sql: Sql) -> None:
+    sql("select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, 20000) n))")
+    read = """
+        select sum(seq_scan), sum(idx_tup_read)
+          from pg_stat_user_tables join pg_stat_user_indexes using (relid)
+         where pg_stat_user_tables.relname ~ '^(job|archive)_[0-9]+$'
+    """
+    scans, rows = (int(number) for number in sql(read).split("|"))
+    assert len(pgq.json("jobs", "--queue", "default", "--limit", "5")) == 5
+    scans_after, rows_after = (int(number) for number in sql(read).split("|"))
+    assert scans_after == scans
+    assert rows_after - rows < 2000
+
+
+def test_a_job_is_shown_whole_and_its_control_characters_are_not_obeyed(pgq: Cli, sql: Sql) -> None:
+    job_id = pgq.ok("enqueue", "default", '{"text": "ä"}').strip()
+    sql(
+        "select pgq_fail(id, token, E'\\x1b[31mfirst\\nlast', retryable => false)"
+        " from pgq_dequeue()"
+    )
+    shown = pgq.ok("job", job_id)
+    assert '"text": "ä"' in shown
+    assert "\\x1b[31mfirst" in shown
+    assert "\x1b" not in shown
+    assert "last" in pgq.ok("jobs", "--state", "dead")
+    assert pgq.json("job", job_id)["state"] == "dead"
+    assert "no job 99" in pgq.fails(1, "job", "99")
+
+
+def test_dead_jobs_are_retried_by_id_and_by_queue(pgq: Cli, sql: Sql) -> None:
+    sql("select pgq_enqueue('1', dedupe_key => 'k')")
+    sql("select pgq_enqueue_many('{2, 3, 4}')")
+    sql("select pgq_fail(id, token, 'x', retryable => false) from pgq_dequeue(10)")
+    sql("select pgq_enqueue('5', dedupe_key => 'k')")
+    result = pgq.run("retry", "2", "1", "99", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"retried": [2], "refused": [1, 99]}
+    assert "dedupe key" in result.stderr
+    assert pgq.ok("retry", "3") == "job 3 is ready again\n"
+    assert pgq.json("retry", "--queue", "default", "--all") == {"retried": [4], "refused": []}
+
+
+def test_jobs_are_cancelled_by_id_by_key_and_by_queue(pgq: Cli, sql: Sql) -> None:
+    sql("select pgq_enqueue_many('{1, 2, 3, 4}'), pgq_enqueue('5', dedupe_key => 'k')")
+    sql("select pgq_claim(1, '1 hour')")
+    result = pgq.run("cancel", "1", "2", "99", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"cancelled": [2], "asked": [1], "refused": [99]}
+    assert "its worker is told" in result.stderr
+    assert pgq.ok("cancel", "1", "--force") == "job 1 is cancelled\n"
+    assert pgq.json("cancel", "--queue", "default", "--key", "k")["cancelled"] == 1
+    assert "no live job" in pgq.fails(1, "cancel", "--queue", "default", "--key", "k")
+    assert pgq.json("cancel", "--queue", "default", "--all")["cancelled"] == 2
+
+
+# Schedules
+
+
+def test_a_schedule_is_added_paused_resumed_and_removed(pgq: Cli) -> None:
+    assert pgq.json("schedules") == []
+    first = pgq.json(
+        *("schedule", "add", "nightly", "30 2 * * *", "default", '{"n": 1}'),
+        *("--timezone", "Europe/Berlin", "--missed", "skip", "--task", "report"),
+    )["next_at"]
+    [row] = pgq.json("schedules")
+    assert (row["name"], row["queue"], row["cron"]) == ("nightly", "default", "30 2 * * *")
+    assert (row["payload"], row["headers"]) == ({"n": 1}, {"task": "report"})
+    assert (row["missed"], row["next_at"]) == ("skip", first)
+    pgq.ok("schedule", "pause", "nightly")
+    assert pgq.json("schedules")[0]["paused"] is True
+    pgq.ok("schedule", "resume", "nightly")
+    assert "nightly" in pgq.ok("schedules")
+    pgq.ok("schedule", "remove", "nightly")
+    for verb in ("pause", "resume", "remove"):
+        assert "no schedule nightly" in pgq.fails(1, "schedule", verb, "nightly")
+    assert 'In the field "hour"' in pgq.fails(1, "schedule", "add", "x", "0 99 * * *", "default")
+
+
+# Views
+
+
+def test_workers_health_and_locks_show_their_views(pgq: Cli, sql: Sql) -> None:
+    assert pgq.json("workers") == []
+    sql("select pgq_enqueue('1')")
+    sql("select pgq_dequeue(1, '1 hour', worker => 'ada')")
+    [row] = pgq.json("workers")
+    assert (row["worker"], row["queue"], row["jobs"]) == ("ada", "default", 1)
+    assert "ada" in pgq.ok("workers")
+    assert {"maintenance", "rotation"} <= {row["subject"] for row in pgq.json("health")}
+    assert "rotation" in pgq.ok("health")
+    assert pgq.json("locks") == []
+    assert "Nobody waits" in pgq.run("locks").stderr

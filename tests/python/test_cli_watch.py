@@ -1,0 +1,295 @@
+"""`pgq top`, `pgq doctor` and `pgq metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pgq._cli.checks import obstacles
+from pgserver import Server
+from prometheus_client.parser import text_string_to_metric_families
+
+from .cli_session import PATIENCE, SCRIPT, Cli, Running, running, variables
+from .sessions import Connection, enqueue
+
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+NO_TIME = "--max-transaction-age=0"
+
+
+@pytest.fixture(name="cli")
+def command_line(dsn: dict[str, Any]) -> Cli:
+    """The command line on a database with the extension."""
+    return Cli(variables(dsn))
+
+
+def read_until(file: int, text: str) -> None:
+    """Read from a terminal until it has shown a text."""
+    seen = ""
+    deadline = time.monotonic() + PATIENCE
+    while text not in seen:
+        assert select.select([file], [], [], max(deadline - time.monotonic(), 0))[0], seen
+        seen += os.read(file, 10_000).decode()
+
+
+# top
+
+
+async def test_a_frame_shows_queues_workers_and_what_is_in_the_way(
+    cli: Cli, connection: Connection
+) -> None:
+    await enqueue(connection, 3)
+    await connection.execute("select pgq_dequeue(1, '1 hour', worker => 'ada')")
+    frame = await asyncio.to_thread(cli.ok, "top", "--once")
+    assert re.search(r"^default +2 +0 +0 +1 +0 ", frame, re.MULTILINE)
+    assert re.search(r"^ada +default +1 ", frame, re.MULTILINE)
+    assert "Nothing is in the way" in frame
+    sample = await asyncio.to_thread(cli.json, "top")
+    assert sample["queues"][0]["active"] == 1
+    assert {row["subject"] for row in sample["health"]} >= {"rotation"}
+
+
+@pytest.mark.parametrize("key", ["q", None], ids=["q", "interrupt"])
+def test_top_runs_in_a_terminal_until_a_key(
+    dsn: dict[str, Any], server: Server, key: str | None
+) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    with subprocess.Popen(
+        [SCRIPT, "top", "--interval", "100ms"],
+        env={**os.environ, **variables(dsn), "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        try:
+            read_until(ours, "oldest ready")
+            server.psql("select pgq_create_queue('early')", database=dsn["database"])
+            read_until(ours, "early")
+            server.psql(
+                "select pgq_create_queue('late'), pg_terminate_backend(pid)"
+                "  from pg_stat_activity where application_name = 'pgq top'",
+                database=dsn["database"],
+            )
+            read_until(ours, "late")
+            if key is None:
+                process.send_signal(signal.SIGINT)
+            else:
+                os.write(ours, key.encode())
+            read_until(ours, "\x1b[?1049l")
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+# doctor
+
+
+def of(found: list[dict[str, Any]], check: str) -> list[dict[str, Any]]:
+    return [finding for finding in found if finding["check"] == check]
+
+
+def examine(cli: Cli, status: int, *args: str) -> list[dict[str, Any]]:
+    result = cli.run("doctor", "--json", *args)
+    assert result.exit_code == status, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def test_a_healthy_server_has_no_problem(cli: Cli, dsn: dict[str, Any]) -> None:
+    found = examine(cli, 0)
+    warned = [finding["detail"] for finding in found if finding["status"] != "ok"]
+    assert warned == ["fsync is off"], "as the server of the tests is set"
+    assert of(found, "server")[0]["detail"].endswith(f"database {dsn['database']}, role postgres")
+    assert of(found, "privileges")[0]["detail"] == "the role may enqueue, consume, manage, observe"
+    shown = cli.ok("doctor")
+    assert re.search(r"^ok +extension: ", shown, re.MULTILINE)
+    assert re.search(r"^warning +settings: fsync is off\n +A crash", shown, re.MULTILINE)
+    examine(cli, 1, "--strict")
+
+
+async def test_a_held_transaction_is_named_by_its_pid(
+    cli: Cli, a: Connection, b: Connection
+) -> None:
+    await a.execute("begin isolation level repeatable read; select pgq_enqueue('1')")
+    await b.execute("begin; select pgq_enqueue('1'); prepare transaction 'stale'")
+    try:
+        found = of(await asyncio.to_thread(examine, cli, 0, NO_TIME), "obstacles")
+        pid = a.get_server_pid()
+        [held] = [one for one in found if f"pid {pid}," in one["detail"]]
+        assert held["status"] == "warning"
+        assert "slot in use" in held["detail"]
+        assert "xmin held" in held["detail"]
+        assert "select pgq_enqueue('1')" in held["detail"]
+        assert held["advice"].endswith(f"pg_terminate_backend({pid})")
+        [prepared] = [one for one in found if '"stale"' in one["detail"]]
+        assert "roll it back" in prepared["advice"]
+        found = of(await asyncio.to_thread(examine, cli, 0), "obstacles")
+        assert [one["status"] for one in found] == ["ok"], "they are young"
+    finally:
+        await b.execute("rollback prepared 'stale'")
+
+
+def test_a_replication_slot_that_nobody_uses_is_named() -> None:
+    row = {"subject": "xmin held", "status": "ok", "age": None, "pid": None, "query": None}
+    unused = {**row, "detail": 'by the replication slot "left", 9 transactions'}
+    in_use = {**row, "detail": 'by the replication slot "fed", 2 transactions', "pid": 42}
+    [finding] = obstacles([unused, in_use], timedelta(minutes=1))
+    assert '"left"' in finding.detail
+    assert "drop the replication slot" in (finding.advice or "")
+
+
+async def test_stuck_queues_are_named(cli: Cli, connection: Connection) -> None:
+    await enqueue(connection, 2)
+    await connection.execute(
+        "select pgq_fail(id, token, 'x', retryable => false) from pgq_dequeue()"
+    )
+    details = [
+        finding["detail"]
+        for finding in of(
+            await asyncio.to_thread(examine, cli, 0, "--max-ready-age", "0"), "queues"
+        )
+    ]
+    assert "has been ready for" in details[0]
+    assert details[1] == "default: 1 dead jobs"
+    await connection.execute("select pgq_pause('default')")
+    found = of(await asyncio.to_thread(examine, cli, 0), "queues")
+    assert (found[0]["detail"], found[0]["advice"]) == (
+        "default is paused, 1 ready",
+        "pgq resume default",
+    )
+
+
+async def test_settings_that_pgq_cannot_work_with_are_problems(
+    cli: Cli, connection: Connection, dsn: dict[str, Any]
+) -> None:
+    name = dsn["database"]
+    await connection.execute(
+        f"alter database {name} set default_transaction_isolation = 'serializable';"
+        f"alter database {name} set synchronous_commit = 'off'"
+    )
+    found = of(await asyncio.to_thread(examine, cli, 1), "settings")
+    assert {finding["detail"]: finding["status"] for finding in found} == {
+        "default_transaction_isolation is serializable": "problem",
+        "synchronous_commit is off": "warning",
+        "fsync is off": "warning",
+    }
+
+
+def test_what_cannot_be_reached_or_is_not_installed_is_a_problem(cli: Cli, server: Server) -> None:
+    [finding] = examine(cli, 1, "--dsn", "postgresql://nobody@127.0.0.1:1/none")
+    assert finding["check"] == "connection"
+    bare = Cli({**cli.environment, "PGDATABASE": "postgres"})
+    [finding] = of(examine(bare, 1), "extension")
+    assert finding["advice"] == "pgq install"
+    server.psql("create schema pgq; create table pgq.tick ()", database="postgres")
+    try:
+        [finding] = of(examine(bare, 1), "extension")
+        assert "Skytools" in finding["detail"]
+        assert "Skytools" in bare.fails(3, "install")
+    finally:
+        server.psql("drop schema pgq cascade", database="postgres")
+
+
+def test_a_role_that_may_do_nothing_is_a_problem(cli: Cli, server: Server) -> None:
+    server.psql("create role stranger login")
+    try:
+        found = examine(Cli({**cli.environment, "PGUSER": "stranger"}), 1)
+        assert of(found, "privileges")[0]["status"] == "problem"
+        assert "could not look" in of(found, "queues")[0]["detail"]
+    finally:
+        server.psql("drop role stranger")
+
+
+# metrics
+
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: str) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@asynccontextmanager
+async def serving(dsn: dict[str, Any]) -> AsyncGenerator[tuple[Running, Callable[[str], Any]]]:
+    """Serve metrics; yields the process, and a function that gets a path."""
+    async with running(dsn, "metrics", "--listen", "127.0.0.1:0") as process:
+        line = await process.until(lambda line: "serving" in line)
+        base = line.split()[1].removesuffix("/metrics")
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(base + path, timeout=PATIENCE) as answer:
+                text: str = answer.read().decode()
+                return text
+
+        yield process, get
+
+
+async def test_metrics_are_served_and_go_on_when_the_server_comes_back(
+    server: Server, dsn: dict[str, Any], connection: Connection
+) -> None:
+    await enqueue(connection, 3)
+    await connection.execute("select pgq_dequeue(1, '1 hour', worker => 'ada')")
+    default = (("queue", "default"),)
+    async with serving(dsn) as (process, get):
+        found = samples(await asyncio.to_thread(get, "/metrics"))
+        assert found["pgq_up", ()] == 1
+        assert found["pgq_queue_jobs", (*default, ("state", "ready"))] == 2
+        assert found["pgq_queue_jobs", (*default, ("state", "active"))] == 1
+        assert found["pgq_workers", default] == 1
+        assert found["pgq_workers_leases", default] == 1
+        assert 0 < found["pgq_queue_oldest_ready_age_seconds", default] < 600
+        assert found["pgq_queue_completed_last_minute", default] == 0
+        assert found["pgq_rotation_age_seconds", ()] >= 0
+        assert found["pgq_health_warnings", (("subject", "rotation"),)] == 0
+        assert found["pgq_obstacle_age_seconds", (("subject", "xmin held"),)] >= 0
+        assert found["pgq_storage_bytes", (("part", "jobs"),)] > 0
+        assert await asyncio.to_thread(get, "/health") == "ok\n"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            await asyncio.to_thread(get, "/other")
+        server.stop()
+        try:
+            assert samples(await asyncio.to_thread(get, "/metrics")) == {("pgq_up", ()): 0}
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                await asyncio.to_thread(get, "/health")
+        finally:
+            server.start()
+        assert samples(await asyncio.to_thread(get, "/metrics"))["pgq_up", ()] == 1
+        assert await process.terminated() == 0
+
+
+async def test_a_locked_slot_does_not_hold_up_a_scrape(cli: Cli, a: Connection) -> None:
+    await a.execute("begin; lock table pgq.job_0 in access exclusive mode")
+    text = await asyncio.to_thread(cli.ok, "metrics", "--once")
+    assert samples(text)["pgq_up", ()] == 1
+
+
+def test_metrics_are_printed_once_also_without_a_server(cli: Cli) -> None:
+    assert samples(cli.ok("metrics", "--once"))["pgq_up", ()] == 1
+    away = cli.run("metrics", "--once", "--dsn", "postgresql://nobody@127.0.0.1:1/none")
+    assert away.exit_code == 0
+    assert samples(away.stdout) == {("pgq_up", ()): 0}
+    assert "cannot connect" in away.stderr

@@ -1,0 +1,251 @@
+"""`pgq worker`: in one process, in several, and with --reload."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pgq
+import pytest
+
+from .cli_session import PATIENCE, Running, running
+from .sessions import Connection, until
+
+pytestmark = pytest.mark.once
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+SHOP = """
+import asyncio, contextlib, logging, os
+import pgq
+
+log = logging.getLogger("shop")
+
+
+async def work(job):
+    log.info("worked on %s", job.payload, extra={"job": job.id})
+    if job.payload == "hang":
+        await asyncio.Event().wait()
+
+
+worker = pgq.Worker()
+worker.handler("default")(work)
+
+
+def make(pool):
+    worker = pgq.Worker(pool)
+    worker.handler("default")(work)
+    return worker
+
+
+@contextlib.asynccontextmanager
+async def managed(pool):
+    log.info("opened")
+    yield make(pool)
+    log.info("closed")
+
+
+def wrong(pool):
+    return 1
+
+
+none = pgq.Worker()
+number = 1
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A directory with a module."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    return tmp_path
+
+
+async def has_run(running: Running, payload: object) -> dict[str, Any]:
+    return await running.logged(f'"worked on {payload}"')
+
+
+async def started(running: Running) -> int:
+    """Return the process that the supervisor starts next."""
+    line = await running.logged('"message": "process [0-9]+ starts"')
+    return int(line["message"].split()[1])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+
+
+async def ends(pid: int) -> None:
+    async def is_gone() -> bool:
+        return not is_alive(pid)
+
+    await until(is_gone, PATIENCE)
+
+
+@pytest.mark.parametrize("attribute", ["worker", "make", "managed"])
+async def test_a_worker_runs_jobs_until_sigterm(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path, attribute: str
+) -> None:
+    job_id = await queue.enqueue("one")
+    async with running(dsn, "worker", f"shop:{attribute}", "--log-json", cwd=shop) as worker:
+        line = await has_run(worker, "one")
+        assert (line["job"], line["logger"], line["level"]) == (job_id, "shop", "info")
+        assert line["process"] == worker.process.pid
+        assert await worker.terminated() == 0
+    job = await queue.get(job_id)
+    assert job is not None
+    assert job.state == "completed"
+    messages = [json.loads(text)["message"] for text in worker.lines]
+    assert ("closed" in messages) == (attribute == "managed")
+
+
+async def test_the_worker_of_the_documentation_runs(
+    dsn: dict[str, Any], connection: Connection, tmp_path: Path
+) -> None:
+    [module] = re.findall(r"^```python\n(# shop.py\n.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
+    (tmp_path / "shop.py").write_text(module, encoding="utf-8")
+    queue = pgq.Queue(connection, "emails")
+    await queue.create()
+    job_id = await queue.enqueue({"to": "ada@example.org"})
+
+    async def is_completed() -> bool:
+        job = await queue.get(job_id)
+        return job is not None and job.state == "completed"
+
+    async with running(dsn, "worker", "shop:worker", cwd=tmp_path) as worker:
+        await until(is_completed, PATIENCE)
+        assert await worker.terminated() == 0
+
+
+async def test_the_log_is_readable_lines_with_the_extra_fields(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path
+) -> None:
+    job_id = await queue.enqueue("one")
+    async with running(dsn, "worker", "shop:worker", cwd=shop) as worker:
+        line = await worker.until(lambda line: "worked on one" in line)
+        assert line.endswith(f" INFO    [{worker.process.pid}] worked on one job={job_id}\n")
+        assert await worker.terminated() == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_second_signal_ends_it_at_once_and_gives_the_jobs_back(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path, processes: str
+) -> None:
+    job_id = await queue.enqueue("hang")
+    args = ("worker", "shop:worker", "--log-json", "--processes", processes)
+    async with running(dsn, *args, cwd=shop) as worker:
+        await has_run(worker, "hang")
+        worker.process.send_signal(signal.SIGINT)
+        assert await worker.terminated() == 0
+    job = await queue.get(job_id)
+    assert job is not None
+    assert (job.state, job.attempt) == ("ready", 0)
+
+
+NO_WORKERS = {
+    "shop": "not module:attribute",
+    "nowhere:worker": "No module named 'nowhere'",
+    "shop:missing": "has no attribute 'missing'",
+    "shop:number": "neither a pgq.Worker nor a function",
+    "shop:wrong": "the function returned 1",
+    "shop:none": "the worker has no handler",
+    "broken:worker": "ZeroDivisionError: division by zero",
+    "shop:worker --schema public": "Worker(schema=",
+}
+
+
+async def test_what_is_no_worker_is_wrong_usage(dsn: dict[str, Any], shop: Path) -> None:
+    (shop / "broken.py").write_text("1 / 0\n", encoding="utf-8")
+
+    async def fails(target: str, message: str) -> None:
+        async with running(dsn, "worker", *target.split(), cwd=shop) as worker:
+            assert await worker.ended() == 2
+            assert message in worker.lines[-1]
+            assert "Traceback" not in "".join(worker.lines)
+
+    await asyncio.gather(*(fails(*case) for case in NO_WORKERS.items()))
+
+
+async def test_a_worker_that_cannot_work_says_why(
+    dsn: dict[str, Any], connection: Connection, shop: Path
+) -> None:
+    await pgq.Queue(connection).drop()
+    async with running(dsn, "worker", "shop:worker", cwd=shop) as worker:
+        assert await worker.ended() == 1
+        assert 'queue "default" does not exist. Hint: ' in worker.lines[-1]
+    args = ("worker", "shop:worker", "--dsn", "postgresql://nobody@127.0.0.1:1/none")
+    async with running(dsn, *args, cwd=shop) as worker:
+        assert await worker.ended() == 3
+        assert "cannot be reached" in worker.lines[-1]
+
+
+# Several processes
+
+
+async def test_a_process_that_is_killed_is_started_again(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path
+) -> None:
+    args = ("worker", "shop:worker", "--log-json", "--processes", "2")
+    async with running(dsn, *args, cwd=shop) as worker:
+        pids = [await started(worker) for _ in range(2)]
+        os.kill(pids[0], signal.SIGKILL)
+        line = await worker.logged(f"process {pids[0]} ended with -9")
+        assert line["level"] == "warning"
+        pids[0] = await started(worker)
+        await queue.enqueue("one")
+        assert (await has_run(worker, "one"))["process"] in pids
+        assert await worker.terminated() == 0
+    assert not any(map(is_alive, pids))
+
+
+async def test_processes_stop_when_their_parent_is_gone(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path
+) -> None:
+    await queue.enqueue("one")
+    args = ("worker", "shop:worker", "--log-json", "--processes", "2")
+    async with running(dsn, *args, cwd=shop) as worker:
+        child = (await has_run(worker, "one"))["process"]
+        assert child != worker.process.pid
+        worker.process.kill()
+        await ends(child)
+
+
+async def test_a_target_that_is_no_worker_ends_all_processes(
+    dsn: dict[str, Any], shop: Path
+) -> None:
+    async with running(dsn, "worker", "shop:number", "--processes", "2", cwd=shop) as worker:
+        assert await worker.ended() == 2
+
+
+# Reload
+
+
+async def changes(worker: Running, module: Path, text: str) -> None:
+    """Write a module until the change is seen: the watch may begin after the process."""
+    seen = asyncio.create_task(worker.logged("files have changed"))
+    while not seen.done():
+        await asyncio.to_thread(module.write_text, text, encoding="utf-8")
+        await asyncio.wait([seen], timeout=0.5)
+    await seen
+
+
+async def test_reload_starts_again_when_a_python_file_changes(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path
+) -> None:
+    module = shop / "shop.py"
+    async with running(dsn, "worker", "shop:worker", "--log-json", "--reload", cwd=shop) as worker:
+        await changes(worker, module, SHOP.replace("worked on", "toiled on"))
+        await queue.enqueue("one")
+        await worker.logged("toiled on one")
+        await changes(worker, module, "1 / 0")
+        await worker.logged("ended with 2: waiting for changes")
+        await changes(worker, module, SHOP)
+        await queue.enqueue("two")
+        await has_run(worker, "two")
+        assert await worker.terminated() == 0
