@@ -29,6 +29,8 @@ from pgq.otel import PgqInstrumentor, queue_metrics
 
 from .sessions import Connection, until
 
+pytestmark = pytest.mark.once
+
 FAST = timedelta(milliseconds=5)
 LONG = 60.0
 OTHERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -335,7 +335,7 @@ class _Depths:
             await asyncio.sleep(self._seconds)
             try:
                 await self.read()
-            except Exception:
+            except Exception:  # noqa: BLE001 it is read again
                 _log.warning("the queues could not be read for metrics", exc_info=True)
 
 
