@@ -4,7 +4,8 @@ PGQ_SETUP_PYTHON ?= python3
 PGQ_VERSIONS     ?= 14 15 16 17 18
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/clients tools demo benchmarks extension/build.py
+PGQ_CHECKED      := python/src tests/python tests/clients tools demo examples benchmarks \
+    extension/build.py
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
