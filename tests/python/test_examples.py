@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -16,18 +17,23 @@ from typing import Any, TypeAlias
 
 import asyncpg
 import httpx
+import pgq
 import pytest
 from pgserver import Server
 
 from examples.fastapi_signup import app as signups
 from examples.fastapi_signup import worker as mailer
+from examples.ledger import worker as bank
+from examples.ledger.tasks import Transfer, make_transfer
 
 from .sessions import Connection, until, within
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
+KILLS = 10
 
 Install: TypeAlias = Callable[[str], None]
+Move: TypeAlias = "tuple[int, str, str, int]"
 
 
 @pytest.fixture(autouse=True)
@@ -150,3 +156,137 @@ async def test_the_web_application_and_its_worker_run(install: Install) -> None:
             return bool((await client.get(f"{url}/{signup}")).json()["state"] == "completed")
 
         await until(sent, PATIENCE)
+
+
+# The ledger
+
+ACCOUNTS = ("ada", "bob", "eve")
+BANK = """
+import asyncio
+from datetime import timedelta
+from examples.ledger.worker import main, worker
+worker.configure("transfers", concurrency=8, timeout=timedelta(seconds=1))
+asyncio.run(main())
+"""
+TRANSFERS = "select job, source, target, cents from transfer order by job"
+
+
+async def enqueue_transfers(pool: asyncpg.Pool[Any], number: int) -> list[Move]:
+    """Enqueue transfers, and return them as the ledger is to have them."""
+    pairs = [random.sample(ACCOUNTS, 2) for _ in range(number)]
+    moves = [Transfer(source, target, random.randint(1, 20)) for source, target in pairs]
+    handles = await make_transfer.enqueue_many(moves, connection=pool)
+    return [
+        (handle.id, move.source, move.target, move.cents)
+        for handle, move in zip(handles, moves, strict=True)
+    ]
+
+
+async def check_ledger(pool: asyncpg.Pool[Any], wanted: list[Move]) -> None:
+    """Each transfer was made once, and the balances are what follows from that."""
+
+    async def ended() -> bool:
+        left = "select count(*) from pgq_jobs where state not in ('completed', 'cancelled')"
+        return bool(await pool.fetchval(left) == 0)
+
+    await until(ended, PATIENCE, 0.05)
+    assert [tuple(row) for row in await pool.fetch(TRANSFERS)] == wanted
+    balances: dict[str, int] = dict.fromkeys(ACCOUNTS, 100_000)
+    for _, source, target, cents in wanted:
+        balances[source] -= cents
+        balances[target] += cents
+    assert dict(await pool.fetch("select id, balance from account")) == balances
+    assert sum(balances.values()) == 300_000
+
+
+async def test_transfers_happen_once_however_many_workers_are_killed(
+    install: Install, pool: asyncpg.Pool[Any]
+) -> None:
+    install("ledger")
+    wanted: list[Move] = []
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start() -> Process:
+            return await stack.enter_async_context(running(sys.executable, "-c", BANK))
+
+        workers = [await start() for _ in range(3)]
+
+        async def victim() -> Process | None:
+            """Return a worker that holds jobs."""
+            names = await pool.fetch("select worker from pgq_workers where expired = 0")
+            pids = {int(row["worker"].rpartition(":")[2]) for row in names}
+            return next((worker for worker in workers if worker.pid in pids), None)
+
+        for _ in range(KILLS):
+            wanted += await enqueue_transfers(pool, 60)
+            killed = await until(victim, PATIENCE, 0.001)
+            assert killed is not None
+            killed.kill()
+            workers.remove(killed)
+            workers.append(await start())
+        await check_ledger(pool, wanted)
+    again = await pool.fetchval("select count(*) from pgq_jobs where attempt > 1")
+    assert again > 0, "what the killed ones held was done by others"
+
+
+@pytest.mark.parametrize(
+    "transfer",
+    [Transfer("ada", "bob", 100_001), Transfer("ada", "zoe", 1), Transfer("ada", "ada", 1)],
+)
+async def test_a_transfer_that_is_not_possible_leaves_nothing(
+    install: Install, pool: asyncpg.Pool[Any], transfer: Transfer
+) -> None:
+    install("ledger")
+    handle = await make_transfer.enqueue(transfer, connection=pool)
+    await bank.worker.run_until_idle(pool)
+    with pytest.raises(pgq.JobCancelled, match="violates"):
+        await handle.result()
+    await check_ledger(pool, [])
+    await make_transfer.enqueue(transfer, connection=pool)
+    await pool.execute(read("ledger", "pop.sql"))
+    await check_ledger(pool, [])
+
+
+async def test_transfers_happen_once_however_many_psqls_are_killed(
+    install: Install, pool: asyncpg.Pool[Any]
+) -> None:
+    install("ledger")
+    wanted: list[Move] = []
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start() -> Process:
+            psql = await stack.enter_async_context(running("psql", "-X", "-q", "-o", os.devnull))
+            assert psql.stdin is not None
+            psql.stdin.write(f"{read('ledger', 'pop.sql')}\n\\watch 0.001\n".encode())
+            return psql
+
+        workers = [await start() for _ in range(3)]
+        for _ in range(KILLS):
+            before = len(wanted)
+            wanted += await enqueue_transfers(pool, 30)
+
+            async def begun(before: int = before) -> bool:
+                return bool(await pool.fetchval("select count(*) from transfer") > before)
+
+            await until(begun, PATIENCE, 0.001)
+            workers.pop(0).kill()
+            workers.append(await start())
+        await check_ledger(pool, wanted)
+
+
+async def test_the_ledger_agrees_after_a_kill(pool: asyncpg.Pool[Any]) -> None:
+    begun = "until psql -Atc 'table transfer' | grep -q .; do sleep 0.1; done"
+    text = await output("sh", "-c", commands("ledger").replace("sleep 2", begun))
+    assert "ERROR" not in text, text
+    made = await pool.fetchval("select count(*) from transfer")
+    assert made > 0
+    async with running("sh", "-c", commands("ledger", 1)):
+
+        async def more() -> bool:
+            return bool(await pool.fetchval("select count(*) from transfer") > made)
+
+        await until(more, PATIENCE, 0.05)
+    agrees = """
+        select balance = 100000 - (select sum(cents) from transfer) from account where id = 'ada'
+    """
+    assert await pool.fetchval(agrees)
