@@ -25,12 +25,14 @@ from examples.fastapi_signup import app as signups
 from examples.fastapi_signup import worker as mailer
 from examples.ledger import worker as bank
 from examples.ledger.tasks import Transfer, make_transfer
+from examples.moderation import desk
 
 from .sessions import Connection, until, within
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 KILLS = 10
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 
 Install: TypeAlias = Callable[[str], None]
 Move: TypeAlias = "tuple[int, str, str, int]"
@@ -290,3 +292,63 @@ async def test_the_ledger_agrees_after_a_kill(pool: asyncpg.Pool[Any]) -> None:
         select balance = 100000 - (select sum(cents) from transfer) from account where id = 'ada'
     """
     assert await pool.fetchval(agrees)
+
+
+# Moderators
+
+
+async def test_moderators_get_disjoint_posts_and_wait_for_nobody(
+    install: Install, a: Connection, b: Connection
+) -> None:
+    install("moderation")
+    async with a.transaction():
+        adas = await desk.take(a, "ada", 2)
+        bobs = await within(desk.take(b, "bob", 2))
+        assert [case.post for case in adas + bobs] == [1, 2, 3, 4]
+        case = await desk.open_post(a, "ada", 5)
+        with pytest.raises(desk.Taken, match="somebody"):
+            await within(desk.open_post(b, "bob", 5))
+    with pytest.raises(desk.Taken, match=r"^ada has the post until \d\d:\d\d UTC$"):
+        await desk.open_post(b, "bob", 5)
+    await desk.decide(a, "ada", case.receipt, "removed")
+    with pytest.raises(desk.TooLate):
+        await desk.decide(b, "bob", case.receipt, "kept")
+    with pytest.raises(pgq.UnknownJob):
+        await desk.open_post(b, "bob", 5)
+    assert tuple(await a.fetchrow("select verdict, moderator from post where id = 5") or ()) == (
+        "removed",
+        "ada",
+    )
+
+
+async def test_the_desk_from_the_command_line(connection: Connection) -> None:
+    text = await output("sh", "-c", commands("moderation"))
+    *cases, refusal = text.splitlines()[-6:]
+    assert [case.partition(" (")[0] for case in cases] == [
+        "post 1: Cheap watches!",
+        "post 2: You are all wrong.",
+        "post 3: Look at my cat.",
+        "post 4: Cheap cats!",
+        "post 5: First!",
+    ]
+    assert refusal.startswith("ada has the post until ")
+    receipt = re.findall(r"\d+", cases[-1])[-2:]
+    command = (sys.executable, "-m", "examples.moderation", "ada", "remove", *receipt)
+    assert await output(*command) == ""
+    assert "by now" in await output(*command)
+    assert await connection.fetchval("select verdict from post where id = 5") == "removed"
+
+
+async def test_two_moderators_in_plain_sql(install: Install) -> None:
+    install("moderation")
+    script = "examples/moderation/two_moderators.sql"
+    text = await output("psql", "-X", "-q", "-At", "-v", "VERBOSITY=sqlstate", "-f", script)
+    assert text.splitlines() == [
+        "ada|1|Cheap watches!",
+        "ada|2|You are all wrong.",
+        "bob|3|Look at my cat.",
+        "bob|4|Cheap cats!",
+        f"psql:{script}:{text.partition('.sql:')[2].partition(':')[0]}: ERROR:  55P03",
+        "ada|t",
+        "t",
+    ]
