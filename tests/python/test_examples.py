@@ -12,6 +12,7 @@ import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,10 @@ from examples.fastapi_signup import worker as mailer
 from examples.ledger import worker as bank
 from examples.ledger.tasks import Transfer, make_transfer
 from examples.moderation import desk
+from examples.webhooks import tasks as webhooks
+from examples.webhooks import worker as sender
 
+from .receiver import HANG, HANG_UP, receiving
 from .sessions import Connection, until, within
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -352,3 +356,115 @@ async def test_two_moderators_in_plain_sql(install: Install) -> None:
         "ada|t",
         "t",
     ]
+
+
+# Webhooks
+
+
+async def receivers(connection: Connection, *urls: str) -> None:
+    await connection.executemany("insert into receiver (url) values ($1)", [(url,) for url in urls])
+
+
+async def publish(connection: Connection, *numbers: int) -> list[pgq.JobHandle[int]]:
+    """Publish events, each in a transaction of its own."""
+    published: list[pgq.JobHandle[int]] = []
+    for number in numbers:
+        async with connection.transaction():
+            published += await webhooks.publish(connection, "counted", {"n": number})
+    return published
+
+
+def event(number: int) -> dict[str, Any]:
+    return {"event": "counted", "data": {"n": number}}
+
+
+async def test_deliveries_stay_in_order_and_a_dead_receiver_holds_up_nobody(
+    install: Install, pool: asyncpg.Pool[Any], connection: Connection
+) -> None:
+    install("webhooks")
+    await pgq.Queue(pool, "webhooks").configure(backoff_base=timedelta(milliseconds=10))
+    async with at_work(sender), receiving() as receiver:
+        await receivers(
+            connection,
+            receiver.url("/dead", *[HANG] * 9),
+            receiver.url("/odd", HANG_UP, (500, {}), (302, {"location": "/dead"})),
+            receiver.url("/good"),
+        )
+        published = await publish(connection, 1, 2, 3)
+        assert [await published[n].result(connection=pool) for n in (8, 7)] == [204, 204]
+        dead = [await pgq.Queue(pool).get(published[n].id) for n in (3, 6)]
+        assert [job and job.state for job in dead] == ["waiting", "waiting"]
+    assert receiver.got("/good") == [event(1), event(2), event(3)]
+    assert receiver.got("/odd") == [event(1), event(1), event(1), event(1), event(2), event(3)]
+    ids = [r.headers["webhook-id"] for r in receiver.requests if r.path == "/odd"]
+    assert ids == [str(published[n].id) for n in (1, 1, 1, 1, 4, 7)]
+
+
+async def test_a_receiver_may_ask_for_a_pause_or_for_no_more(
+    install: Install, pool: asyncpg.Pool[Any], connection: Connection
+) -> None:
+    install("webhooks")
+    async with at_work(sender), receiving() as receiver:
+        busy = receiver.url("/busy", (429, {"retry-after": "1"}))
+        gone = receiver.url("/gone", (410, {}))
+        vague = receiver.url("/vague", (429, {"retry-after": "Thu, 01 Jan 2026 00:00:00 GMT"}))
+        await receivers(connection, busy, gone, vague)
+        first, second, third = await publish(connection, 1)
+        assert await first.result(connection=pool) == 204
+        with pytest.raises(pgq.JobCancelled, match="wants no more"):
+            await second.result(connection=pool)
+        waits = await pgq.Queue(pool).get(third.id)
+    times = [request.at for request in receiver.requests if request.path == "/busy"]
+    assert times[1] - times[0] >= 1
+    assert waits is not None
+    assert (waits.state, waits.last_error) == ("scheduled", "429: the receiver is busy")
+
+
+async def test_deliveries_are_not_too_fast(
+    install: Install, pool: asyncpg.Pool[Any], connection: Connection
+) -> None:
+    install("webhooks")
+    assert await connection.fetchval("select rate_limit from pgq.queue where name = 'webhooks'")
+    queue = pgq.Queue(pool, "webhooks")
+    await queue.configure(rate_limit=20, rate_burst=1)
+    async with at_work(sender), receiving() as receiver:
+        await receivers(connection, *[receiver.url(f"/{n}") for n in range(6)])
+        published = await publish(connection, 1)
+        for handle in published:
+            await handle.result(connection=pool)
+        jobs = [await queue.get(handle.id) for handle in published]
+    starts = sorted(job.claimed_at for job in jobs if job and job.claimed_at)
+    assert len(starts) == 6
+    assert starts[5] - starts[0] >= timedelta(seconds=4 / 20), "not before the fifth moment after"
+
+
+async def test_a_delivery_that_takes_for_ever_fails_at_its_deadline(
+    install: Install,
+    pool: asyncpg.Pool[Any],
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install("webhooks")
+    monkeypatch.setattr(webhooks.deliver, "deadline", timedelta(milliseconds=300))
+    await pgq.Queue(pool, "webhooks").configure(backoff_base=timedelta(0))
+    async with at_work(sender), receiving() as receiver:
+        await receivers(connection, receiver.url("/slow", HANG, HANG))
+        (handle,) = await publish(connection, 1)
+        assert await handle.result(connection=pool) == 204
+        job = await pgq.Queue(pool).get(handle.id)
+    assert job is not None
+    assert job.attempt >= 3
+    assert "the deadline of the task has passed" in (job.last_error or "")
+
+
+async def test_an_event_from_the_command_line_is_delivered(connection: Connection) -> None:
+    async with receiving() as receiver:
+        script = commands("webhooks").replace("8001", str(receiver.port))
+        async with running("sh", "-c", script):
+
+            async def arrived() -> list[Any]:
+                return receiver.got("/")
+
+            assert await until(arrived, PATIENCE, 0.05) == [
+                {"event": "invoice.paid", "data": {"invoice": 7}}
+            ]
