@@ -22,6 +22,8 @@ import pgq
 import pytest
 from pgserver import Server
 
+from examples.bulk_import import tasks as imports
+from examples.bulk_import import worker as importer
 from examples.fastapi_signup import app as signups
 from examples.fastapi_signup import worker as mailer
 from examples.ledger import worker as bank
@@ -468,3 +470,134 @@ async def test_an_event_from_the_command_line_is_delivered(connection: Connectio
             assert await until(arrived, PATIENCE, 0.05) == [
                 {"event": "invoice.paid", "data": {"invoice": 7}}
             ]
+
+
+# The import of a file
+
+IMPORTER = """
+import asyncio
+from datetime import timedelta
+from examples.bulk_import import tasks
+from examples.bulk_import.worker import main, worker
+tasks.CHUNK_BYTES, tasks.CHUNKS_PER_TRANSACTION = 1000, 5
+worker.configure("imports", concurrency=4, timeout=timedelta(seconds=3))
+asyncio.run(main())
+"""
+
+# From some chunk on, whoever notes one waits for the lock of the test.
+STALL = """
+    create function stall() returns trigger language plpgsql as $$
+    begin
+        if (select count(*) from import_chunk) >= 15 then
+            perform pg_advisory_xact_lock(1);
+        end if;
+        return new;
+    end $$;
+    create trigger stall before insert on import_chunk execute function stall();
+"""
+
+
+@pytest.fixture
+def products(tmp_path: Path) -> Path:
+    """A file of 2,000 rows."""
+    path = tmp_path / "products.csv"
+    rows = "".join(f'{n},"product {n}, blue",{n}\r\n' for n in range(2000))
+    path.write_text(f"sku,name,cents\r\n{rows}", encoding="utf-8", newline="")
+    return path
+
+
+def change(file: Path, old: bytes, new: bytes) -> None:
+    file.write_bytes(file.read_bytes().replace(old, new))
+
+
+async def check_products(connection: Connection, number: int) -> None:
+    rows = await connection.fetch("select sku, name, cents from product order by cents")
+    assert [tuple(row) for row in rows] == [
+        (str(n), f"product {n}, blue", n) for n in range(number)
+    ]
+
+
+async def progress(connection: Connection) -> tuple[int, int, int, bool]:
+    row = await connection.fetchrow(
+        "select chunks, loaded, rows, finished_at is not null from import_progress"
+    )
+    assert row is not None
+    return tuple(row)
+
+
+async def test_an_import_that_is_killed_goes_on_where_it_was(
+    install: Install, pool: asyncpg.Pool[Any], connection: Connection, products: Path
+) -> None:
+    install("bulk_import")
+    await pool.execute(STALL)
+    import_id = await imports.start(connection, products)
+    async with pool.acquire() as lock:
+        await lock.execute("select pg_advisory_lock(1)")
+        async with running(sys.executable, "-c", IMPORTER) as killed:
+
+            async def stalled() -> bool:
+                waiter = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+                return bool(await connection.fetchval(waiter))
+
+            await until(stalled, PATIENCE)
+            killed.kill()
+            await killed.wait()
+        chunks = "select job from import_chunk order by job"
+        before = await connection.fetch(chunks)
+        assert len(before) == 15
+        await lock.execute("select pg_advisory_unlock(1)")
+    async with running(sys.executable, "-c", IMPORTER):
+
+        async def finished() -> bool:
+            return (await progress(connection))[3]
+
+        await until(finished, PATIENCE)
+    after = await connection.fetch(chunks)
+    assert after[:15] == before, "the second attempt has not begun again"
+    assert await progress(connection) == (len(after), len(after), 2000, True)
+    await check_products(connection, 2000)
+    attempts = "select attempt from pgq_jobs where headers ->> 'task' = 'split'"
+    assert await connection.fetchval(attempts) == 2
+    assert import_id == 1
+
+
+async def test_an_import_waits_for_a_chunk_that_has_died(
+    install: Install,
+    pool: asyncpg.Pool[Any],
+    connection: Connection,
+    products: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install("bulk_import")
+    monkeypatch.setattr(imports, "CHUNK_BYTES", 20_000)
+    queue = pgq.Queue(pool, "imports")
+    await queue.configure(max_attempts=1)
+    change(products, b",1999", b",none")
+    imports.worker_pool.set(pool)
+    await imports.start(connection, products)
+    await importer.worker.run_until_idle(pool)
+    chunks, loaded, _, finished = await progress(connection)
+    assert (loaded, finished) == (chunks - 1, False)
+    change(products, b",none", b",1999")
+    await queue.retry_dead()
+    await importer.worker.run_until_idle(pool)
+    assert await progress(connection) == (chunks, chunks, 2000, True)
+    await check_products(connection, 2000)
+
+
+async def test_a_file_without_rows_is_imported(
+    install: Install, pool: asyncpg.Pool[Any], connection: Connection, tmp_path: Path
+) -> None:
+    install("bulk_import")
+    path = tmp_path / "products.csv"
+    path.write_text("sku,name,cents\n", encoding="utf-8")
+    imports.worker_pool.set(pool)
+    await imports.start(connection, path)
+    await importer.worker.run_until_idle(pool)
+    assert await progress(connection) == (0, 0, 0, True)
+
+
+async def test_an_import_from_the_command_line_shows_its_progress(tmp_path: Path) -> None:
+    script = commands("bulk_import").replace("/tmp/", f"{tmp_path}/")
+    text = await output("sh", "-c", script)
+    assert re.search(r"^(\d+) of \1 chunks, 300000 rows$", text, re.MULTILINE), text
