@@ -113,6 +113,15 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.once
+async def test_the_shell_of_the_overview_has_all_that_the_examples_need() -> None:
+    setup, shell = commands(".").splitlines()
+    assert setup == "make setup build"
+    tried = "python -c 'import fastapi, httpx, pgq, uvicorn' && psql -c 'create extension pgq'"
+    text = await output("sh", "-c", shell.replace("-- bash", f'-- sh -c "{tried}"'))
+    assert text.endswith("CREATE EXTENSION\n"), text
+
+
 # The web application
 
 
