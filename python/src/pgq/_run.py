@@ -339,11 +339,8 @@ class Run:
 
     async def _handle(self, held: _Held) -> None:
         job = held.job
-        endpoint: Endpoint = partial(self._attempt, held)
-        for call in instrumentation:
-            endpoint = partial(_call_around, call, endpoint)
         try:
-            kept = await endpoint(job)
+            kept = await instrumented(partial(self._attempt, held), job)
         except RolledBack:
             self._report_lost(held, "what the handler wrote was rolled back")
         except NotBegun:
@@ -362,7 +359,6 @@ class Run:
                 self._settler.complete(job, kept)
 
     async def _attempt(self, held: _Held, job: Job[Any]) -> Any:
-        """Call the handler of a job, and return the result as it is to be kept."""
         task = held.intake.consumer.task_of(job)
         alarm: asyncio.TimerHandle | None = None
         if task.deadline is not None:
@@ -370,8 +366,9 @@ class Run:
                 task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
             )
         try:
-            in_transaction = partial(self._call_in_transaction, held, task)
-            return await handle(self._settings, task, job, in_transaction)
+            return await handle(
+                self._settings, task, job, partial(self._call_in_transaction, held, task)
+            )
         finally:
             if alarm is not None:
                 alarm.cancel()
@@ -449,6 +446,13 @@ class Run:
         await asyncio.gather(*claiming, settling, return_exceptions=True)
         for held in self._held.values():
             log.warning("job %d was not given back: its lease will run out", held.job.id)
+
+
+async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:
+    """Make an attempt at a job, with what instruments the process around it."""
+    for call in instrumentation:
+        attempt = partial(_call_around, call, attempt)
+    return await attempt(job)
 
 
 async def handle(

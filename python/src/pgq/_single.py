@@ -16,7 +16,7 @@ from pgq._link import Call
 from pgq._models import Job
 from pgq._outcomes import Outcome
 from pgq._queue import Connection, Executor, Queue
-from pgq._run import Consumer, Settings, call_and_complete, handle
+from pgq._run import Consumer, Settings, call_and_complete, handle, instrumented
 from pgq._settle import ending
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Single:
             log.info("a job is not run now: %s", exc)
             return False
         try:
-            kept = await self._handle(job)
+            kept = await instrumented(self._handle, job)
         except Exception as exc:
             kept = await self._call(ending(self._queue, job, exc))
             if not isinstance(exc, Outcome):

@@ -78,7 +78,7 @@ _CANCELLED: Final[dict[str | None, tuple[str, str | None]]] = {
 
 _READ_SECONDS: Final = 10.0  # else the server is taken to be gone
 
-_log: Final = logging.getLogger("pgq")
+log: Final = logging.getLogger("pgq")
 
 
 class PgqInstrumentor:
@@ -104,7 +104,7 @@ class PgqInstrumentor:
             meter_provider: where metrics go; the global one by default.
         """
         if PgqInstrumentor._undo is not None:
-            _log.warning("pgq is instrumented already")
+            log.warning("pgq is instrumented already")
             return
         telemetry = _Telemetry(tracer_provider, meter_provider)
         undo = PgqInstrumentor._undo = ExitStack()
@@ -335,8 +335,8 @@ class _Depths:
             await asyncio.sleep(self._seconds)
             try:
                 await self.read()
-            except Exception:  # noqa: BLE001 it is read again
-                _log.warning("the queues could not be read for metrics", exc_info=True)
+            except Exception:
+                log.warning("the queues could not be read for metrics", exc_info=True)
 
 
 # Instruments cannot be taken back, and of those of one name the first counts: they all ask this.
