@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, NoReturn, TypeVar
+import typing
+from collections.abc import Iterable
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_args
 
 import msgspec
+from msgspec.inspect import CustomType, Field, Type, type_info
 
 from pgq._errors import InvalidPayload
 
 T = TypeVar("T")
 
-_UNTYPED: Final = (Any, object, NoReturn)
+_UNTYPED: Final = (Any, object, NoReturn, getattr(typing, "Never", NoReturn))
 
 
 class Codec(Generic[T]):
@@ -28,14 +31,17 @@ class Codec(Generic[T]):
         self.is_typed: bool = kind not in _UNTYPED
         self._kind = kind
         self._adapter: Any = None
-        if hasattr(kind, "__pydantic_validator__"):
+        if not self.is_typed:
+            return
+        classes = {} if _has_model(kind) else _classes(kind)
+        if _has_model(kind) or any(map(_has_model, classes)):
             from pydantic import TypeAdapter  # noqa: PLC0415 only where it is used
 
             self._adapter = TypeAdapter(kind)
-        elif self.is_typed and isinstance(
-            msgspec.inspect.type_info(kind), msgspec.inspect.CustomType
-        ):
-            raise TypeError(f"{kind!r} is no dataclass, TypedDict, model or type of JSON")
+            return
+        for cls, is_known in classes.items():
+            if not is_known:
+                raise TypeError(f"{cls!r} is no dataclass, TypedDict, model or type of JSON")
 
     def encode(self, value: T) -> Any:
         """Return what JSON can hold; raises `InvalidPayload` if `value` is not of the type."""
@@ -43,9 +49,11 @@ class Codec(Generic[T]):
             return value
         try:
             if self._adapter is None:
-                plain = msgspec.to_builtins(value)
+                plain = msgspec.to_builtins(value, str_keys=True)
             else:
-                plain = self._adapter.dump_python(value, mode="json", warnings="error")
+                plain = self._adapter.dump_python(
+                    value, mode="json", by_alias=True, round_trip=True, warnings="error"
+                )
         except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
             raise InvalidPayload(str(exc)) from exc
         self.decode(plain)
@@ -58,9 +66,34 @@ class Codec(Generic[T]):
             return value
         try:
             if self._adapter is None:
-                made: T = msgspec.convert(plain, self._kind)
-            else:
-                made = self._adapter.validate_python(plain)
+                made: T = msgspec.convert(plain, self._kind, str_keys=True)
+            else:  # as JSON, of which a strict model, too, takes a text for a time
+                made = self._adapter.validate_json(msgspec.json.encode(plain))
         except ValueError as exc:
             raise InvalidPayload(str(exc)) from exc
         return made
+
+
+def _has_model(kind: Any) -> bool:
+    """Tell whether a type is a pydantic model, or made of one, as a list of them is."""
+    return hasattr(kind, "__pydantic_validator__") or any(map(_has_model, get_args(kind)))
+
+
+def _classes(kind: Any) -> dict[type, bool]:
+    """Return the classes in a type, and its fields' types, and whether msgspec knows them."""
+    found: dict[type, bool] = {}
+    seen: set[int] = set()
+
+    def look(part: Any) -> None:
+        if isinstance(part, tuple):
+            for each in cast("Iterable[Any]", part):
+                look(each)
+        elif isinstance(part, (Type, Field)) and id(part) not in seen:
+            seen.add(id(part))
+            if isinstance(cls := getattr(part, "cls", None), type):
+                found[cls] = cls is object or not isinstance(part, CustomType)
+            for name in part.__struct_fields__:
+                look(getattr(part, name))
+
+    look(type_info(kind))
+    return found
