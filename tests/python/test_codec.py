@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar
+from functools import partial, wraps
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, Optional, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
+import pgq
 import pydantic
 import pytest
 from pgq._codec import Codec
@@ -143,3 +146,83 @@ class Waiting:
 def test_what_no_json_can_hold_is_told_at_once(kind: Any) -> None:
     with pytest.raises(TypeError, match=r"asyncio\.locks\.Event'> is no dataclass"):
         Codec[Any](kind)
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+class Handlers:
+    async def __call__(self, job: pgq.Job[Address]) -> int:
+        return 1
+
+    async def method(self, job: pgq.Job[Address]) -> int:
+        return 1
+
+    @staticmethod
+    def static(job: pgq.Job[Address]) -> int:
+        return 1
+
+
+async def with_greeting(greeting: str, job: pgq.Job[Address]) -> int:
+    return len(greeting)
+
+
+def later_class(job: pgq.Job["Address"]) -> "int | pgq.Retry":  # noqa: UP037
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "run_in"),
+    [
+        (Handlers(), "Handlers", "loop"),
+        (Handlers().method, "method", "loop"),
+        (Handlers.static, "static", "thread"),
+        (partial(with_greeting, "hello"), "with_greeting", "loop"),
+        (decorated(Handlers.static), "static", "thread"),
+        (decorated(partial(with_greeting, "hello")), "with_greeting", "thread"),
+        (later_class, "later_class", "thread"),
+    ],
+    ids=str,
+)
+def test_all_that_can_be_called_can_be_a_task(
+    function: Callable[..., Any], name: str, run_in: str
+) -> None:
+    task = pgq.Task[Any, Any](function, "default")
+    assert (task.name, task.run_in) == (name, run_in)
+    assert task.payloads.decode({"street": "here"}) == Address("here")
+    with pytest.raises(pgq.InvalidPayload):
+        task.results.encode("none")
+
+
+async def yields(_: pgq.Job) -> Any:
+    yield
+
+
+def takes_nothing() -> None: ...
+
+
+def refuses(_: pgq.Job) -> NoReturn:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        (takes_nothing, {}, "cannot be called with a job"),
+        (Handlers.method, {}, "cannot be called with a job"),
+        (refuses, {"transaction": True}, "must be a coroutine function"),
+        (Handlers().method, {"transaction": True}, "cannot be called with a job and a connection"),
+        (yields, {}, "yields: a handler returns"),
+        (partial(refuses), {"process": True}, "at the top of a module"),
+    ],
+)
+def test_what_cannot_handle_a_job_is_told_at_once(
+    function: Callable[..., Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        pgq.Task[Any, Any](function, "default", **options)

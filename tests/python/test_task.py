@@ -347,7 +347,7 @@ async def test_wrong_tasks_are_told_at_once(worker: pgq.Worker) -> None:
         pgq.task("default", transaction=True)(where.function)
     with pytest.raises(ValueError, match="at the top of a module"):
         pgq.task("default", process=True)(lambda _: None)
-    with pytest.raises(TypeError, match="takes no job"):
+    with pytest.raises(TypeError, match="cannot be called with a job"):
         pgq.task("default")(lambda: None)  # type: ignore[misc, arg-type] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import random
 import types
@@ -22,6 +23,7 @@ from typing import (
     Union,
     get_args,
     get_origin,
+    get_type_hints,
     overload,
 )
 
@@ -135,12 +137,12 @@ class Task(Generic[P, R]):
         if deadline is not None and deadline <= timedelta(0):
             raise ValueError("the deadline must be positive")
         self.function = function
-        self.name: str = name or function.__name__
+        self.name: str = name or _name(function)
         self.queue = queue
         self.deadline = deadline
         self.transaction = transaction
         self.run_in = _place(function, transaction=transaction, process=process)
-        self.payloads: Codec[P] = Codec(_payload_kind(function))
+        self.payloads: Codec[P] = Codec(_payload_kind(function, 2 if transaction else 1))
         self.results: Codec[R] = Codec(_result_kind(function))
         self._schema = schema
 
@@ -351,22 +353,28 @@ def _pool(executor: Executor) -> asyncpg.Pool[Any] | None:
 
 
 def _place(function: Callable[..., Any], *, transaction: bool, process: bool) -> RunIn:
-    if inspect.iscoroutinefunction(function):
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{_name(function)} yields: a handler returns")
+    called = getattr(function, "__call__", None)  # noqa: B004 of an object that is not a function
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
         if process:
             raise ValueError("a coroutine function cannot run in a process")
         return "loop"
     if transaction:
         raise ValueError("the handler of a transaction must be a coroutine function")
-    if process and "<locals>" in function.__qualname__:
+    if process and "<" in getattr(function, "__qualname__", "<"):
         raise ValueError("a function that runs in a process must stand at the top of a module")
     return "process" if process else "thread"
 
 
-def _payload_kind(function: Callable[..., Any]) -> Any:
-    parameter = next(iter(inspect.signature(function).parameters.values()), None)
-    if parameter is None:
-        raise TypeError(f"{function.__qualname__} takes no job")
-    kind = _resolved(function, parameter.annotation)
+def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*range(arguments))
+    except TypeError as exc:
+        expected = "a job and a connection" if arguments == 2 else "a job"
+        raise TypeError(f"{_name(function)}{signature} cannot be called with {expected}") from exc
+    kind = _resolved(function, next(iter(signature.parameters.values())).annotation)
     return get_args(kind)[0] if get_origin(kind) is Job else Any
 
 
@@ -382,15 +390,29 @@ def _is_outcome(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Outcome)
 
 
+def _written(function: Callable[..., Any]) -> Any:
+    """Return the function, or callable object, that decorators and partials are around."""
+    inner = inspect.unwrap(function)
+    return _written(inner.func) if isinstance(inner, functools.partial) else inner
+
+
+def _name(function: Callable[..., Any]) -> str:
+    written = _written(function)
+    return str(getattr(written, "__name__", type(written).__name__))
+
+
 def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
-    """Return what an annotation stands for, also where annotations are kept as text."""
+    """Return what an annotation stands for, also where it, or a part of it, is text."""
     if annotation is inspect.Signature.empty:
         return Any
-    if not isinstance(annotation, str):
-        return annotation
+    written = _written(function)
+    if not hasattr(written, "__globals__"):
+        written = type(written).__call__
+    annotated = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return eval(annotation, getattr(function, "__globals__", {}))
+        names = getattr(written, "__globals__", {})
+        return get_type_hints(annotated, names, include_extras=True)["it"]
     except NameError as exc:
         raise TypeError(
-            f"{function.__qualname__}: {exc}; what is written as text is looked up in the module"
+            f"{_name(function)}: {exc}; what is written as text is looked up in the module"
         ) from exc
