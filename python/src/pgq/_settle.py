@@ -55,11 +55,14 @@ class Settler:
 
     def end(self, job: Job[Any], error: BaseException) -> None:
         """Have an attempt ended as an error or another outcome than a result says."""
-        self._add(job, ending(self._queue, job, error))
+        self._add_or_fail(job, ending(self._queue, job, error))
 
     def _add(self, job: Job[Any], call: Call[object]) -> None:
         self._others.append((job, call))
         self._added.set()
+
+    def _add_or_fail(self, job: Job[Any], call: Call[object]) -> None:
+        self._add(job, partial(self._or_fail, job, call))
 
     async def run(self) -> None:
         """Write outcomes until `drain` was called and all are written."""
@@ -90,7 +93,7 @@ class Settler:
         if kept is None:
             # One of them is in the way of the others.
             for job, result in completed:
-                self._add(job, partial(self._complete, job, result))
+                self._add_or_fail(job, partial(self._queue.complete, job, result))
             return
         accepted = set(kept)
         for job in jobs:
@@ -118,14 +121,14 @@ class Settler:
                 raise
             return None
 
-    async def _complete(self, job: Job[Any], result: Any, *, connection: Any) -> object:
-        """Complete with a result, or fail if it cannot be stored."""
+    async def _or_fail(self, job: Job[Any], call: Call[object], *, connection: Any) -> object:
+        """Run a call, and fail the job if it is refused."""
         try:
-            return await self._queue.complete(job, result, connection=connection)
+            return await call(connection=connection)
         except Exception as exc:
             if is_transient(exc):
                 raise
-            log.warning("the result of job %d cannot be stored", job.id, exc_info=True)
+            log.warning("the outcome of job %d cannot be stored", job.id, exc_info=True)
             return await ending(self._queue, job, exc)(connection=connection)
 
     async def _persist(self, call: Call[T]) -> T | None:
@@ -162,8 +165,8 @@ def _text(error: BaseException) -> str:
     return _storable("".join(traceback.format_exception(error))[-_ERROR_CHARACTERS:]) or ""
 
 
-def _storable(text: str | None) -> str | None:
+def _storable(text: object) -> str | None:
     """Return text in characters that the server can store."""
     if text is None:
         return None
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    return str(text).replace("\0", "\\0").encode(errors="backslashreplace").decode()
