@@ -20,6 +20,8 @@ import pytest
 from pgq._codec import Codec
 from typing_extensions import NotRequired
 
+pytestmark = pytest.mark.once
+
 T = TypeVar("T")
 ID = UUID(int=7)
 AT = datetime(2026, 11, 22, 5, tzinfo=timezone.utc)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,8 +19,10 @@ import asyncpg.transaction
 import pgq
 import pytest
 
-from .sessions import within
-from .workers import FAST
+from .sessions import Connection, until, within
+from .workers import FAST, running
+
+pytestmark = pytest.mark.once
 
 HOUR: Final = timedelta(hours=1)
 SHORT: Final = timedelta(milliseconds=300)
@@ -27,6 +37,121 @@ async def seen(queue: pgq.Queue, job_id: int) -> pgq.JobSnapshot:
     job = await queue.get(job_id)
     assert job is not None
     return job
+
+
+class Odd(BaseException):
+    """What is no Exception, like the outcomes of pytest."""
+
+
+@pytest.mark.parametrize("error", [Odd(), GeneratorExit(), SystemExit(3)], ids=repr)
+async def test_whatever_a_coroutine_raises_fails_its_job(
+    queue: pgq.Queue, worker: pgq.Worker, error: BaseException
+) -> None:
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        raise error
+
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    job = await seen(queue, job_id)
+    assert job.state == "dead"
+    assert "in handle" in str(job.last_error)
+
+
+async def test_who_cancels_itself_has_failed(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        raise asyncio.CancelledError
+
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    assert (await seen(queue, job_id)).state == "dead"
+
+
+@pytest.mark.parametrize("error", [StopIteration(1), KeyboardInterrupt(), Odd()], ids=repr)
+async def test_whatever_a_thread_raises_fails_its_job(
+    queue: pgq.Queue, worker: pgq.Worker, error: BaseException
+) -> None:
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> None:
+        raise error
+
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    job = await seen(queue, job_id)
+    assert job.state == "dead"
+    assert "in handle" in str(job.last_error)
+
+
+class TwoArgumentsError(Exception):
+    """What pickle writes but cannot read."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def leave(_: pgq.Job) -> None:
+    sys.exit(3)
+
+
+def divide(_: pgq.Job) -> None:
+    raise ZeroDivisionError
+
+
+def raise_two(_: pgq.Job) -> None:
+    raise TwoArgumentsError(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (leave, RuntimeError("SystemExit(3)")),
+        (divide, ZeroDivisionError()),
+        (raise_two, RuntimeError("TwoArgumentsError('1 and 2')")),
+    ],
+)
+async def test_whatever_a_process_raises_fails_its_job_with_its_traceback(
+    queue: pgq.Queue, worker: pgq.Worker, function: Callable[[pgq.Job], None], error: Exception
+) -> None:
+    heard: list[str] = []
+
+    @worker.error
+    def hear(_: pgq.Job, exception: Exception) -> None:
+        heard.append(repr(exception))
+
+    worker.handler("default", process=True)(function)
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    job = await seen(queue, job_id)
+    assert job.state == "dead"
+    assert f"in {function.__name__}" in str(job.last_error)
+    assert heard == [repr(error)]
+
+
+def be_interrupted(_: pgq.Job) -> str:
+    os.kill(os.getpid(), signal.SIGINT)
+    return "gone on"
+
+
+def come_back(_: pgq.Job) -> None:
+    raise pgq.Retry("busy", in_=HOUR)
+
+
+async def test_a_process_takes_no_notice_of_the_terminal(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    worker.handler("default", process=True)(be_interrupted)
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    assert (await seen(queue, job_id)).result == "gone on"
+
+
+async def test_a_process_may_ask_for_another_try(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    worker.handler("default", process=True)(come_back)
+    job_id = await queue.enqueue(1, max_attempts=2)
+    await within(worker.run_until_idle())
+    job = await seen(queue, job_id)
+    assert (job.state, job.attempt, job.last_error) == ("scheduled", 1, "busy")
 
 
 @pytest.mark.parametrize("outcome", [pgq.Retry, pgq.Cancel])
@@ -60,3 +185,315 @@ async def test_an_outcome_that_is_not_possible_fails_the_job(
     job = await seen(queue, job_id)
     assert job.state == "dead"
     assert "InvalidArgument" in str(job.last_error)
+
+
+@pytest.mark.parametrize("calls", [True, False])
+async def test_middleware_that_hides_the_error_of_a_transaction_completes_its_job(
+    connection: Connection, queue: pgq.Queue, worker: pgq.Worker, calls: bool
+) -> None:
+    await connection.execute("create table effect (n integer)")
+
+    @worker.middleware
+    async def hide(job: pgq.Job, call_next: Any) -> str:
+        if calls:
+            with contextlib.suppress(ZeroDivisionError):
+                await call_next(job)
+        return "hidden"
+
+    @worker.handler("default", transaction=True)
+    async def handle(_: pgq.Job, connection: Connection) -> Any:
+        await connection.execute("insert into effect values (1)")
+        raise ZeroDivisionError
+
+    job_id = await queue.enqueue(1)
+    await within(worker.run_until_idle())
+    job = await seen(queue, job_id)
+    assert (job.state, job.result) == ("completed", "hidden")
+    assert await connection.fetch("select from effect") == []
+
+
+async def test_middleware_that_fails_after_a_transaction_does_not_undo_it(
+    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.middleware
+    async def fail(job: pgq.Job, call_next: Any) -> None:
+        await call_next(job)
+        raise ZeroDivisionError
+
+    @worker.handler("default", transaction=True)
+    async def handle(_: pgq.Job, __: Connection) -> str:
+        return "done"
+
+    job_id = await queue.enqueue(1)
+    await within(worker.run_until_idle())
+    job = await seen(queue, job_id)
+    assert (job.state, job.result) == ("completed", "done")
+    assert "was completed, but then" in caplog.text
+    assert "lost the lease" not in caplog.text
+
+
+async def test_a_job_whose_transaction_cannot_begin_is_given_back_if_it_is_cancelled_then(
+    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncpg.transaction.Transaction.start
+    refused = asyncio.Event()
+
+    async def refuse_once(transaction: asyncpg.transaction.Transaction) -> None:
+        if refused.is_set():
+            await start(transaction)
+        refused.set()
+        raise ConnectionResetError
+
+    monkeypatch.setattr(asyncpg.transaction.Transaction, "start", refuse_once)
+    monkeypatch.setattr("pgq._run._RELEASE_SECONDS", 60.0)
+
+    @worker.handler("default", transaction=True, concurrency=1, timeout=SHORT)
+    async def handle(_: pgq.Job, __: Connection) -> None: ...
+
+    job_id = await queue.enqueue(1)
+    async with running(worker):
+        await within(refused.wait())
+        await queue.cancel(job_id)
+
+        async def ended() -> bool:
+            return (await seen(queue, job_id)).state == "cancelled"
+
+        await until(ended)
+
+
+async def test_a_job_gets_no_context_from_the_one_before(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    tenant: ContextVar[int] = ContextVar("tenant")
+    found: list[int | None] = []
+
+    @worker.handler("default", concurrency=1, prefetch=5)
+    async def handle(job: pgq.Job) -> None:
+        found.append(tenant.get(None))
+        tenant.set(job.payload)
+
+    await queue.enqueue_many(range(3))
+    await within(worker.run_until_idle())
+    assert found == [None, None, None]
+
+
+async def test_a_plain_function_may_return_a_coroutine(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    async def later() -> str:
+        return threading.current_thread().name
+
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> Any:
+        return later()
+
+    job_id = await queue.enqueue(1)
+    await within(worker.run_until_idle())
+    assert (await seen(queue, job_id)).result == threading.current_thread().name
+
+
+async def cancelled(run: asyncio.Task[None]) -> None:
+    """Cancel a run and wait for its end."""
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(run)
+
+
+async def test_a_handler_that_is_cancelled_may_clean_up(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    begun = asyncio.Event()
+    steps: list[int] = []
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for step in range(20):
+                await asyncio.sleep(0)
+                steps.append(step)
+
+    await queue.enqueue(1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(begun.wait())
+    await cancelled(run)
+    assert steps == list(range(20))
+
+
+async def test_a_deadline_is_no_less_a_failure_when_the_worker_stops(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    worker = pgq.Worker(pool)
+    late = asyncio.Event()
+
+    @worker.handler("default", deadline=FAST)
+    async def handle(_: pgq.Job) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            late.set()
+            await asyncio.Event().wait()
+
+    job_id = await queue.enqueue(1, max_attempts=1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(late.wait())
+    await cancelled(run)
+    job = await seen(queue, job_id)
+    assert job.state == "dead"
+    assert "the deadline of the task has passed" in str(job.last_error)
+
+
+async def test_a_job_is_not_given_back_before_its_thread_has_ended(
+    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, begun, interrupted = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    gate, gone = threading.Event(), threading.Event()
+    released: list[bool] = []
+    release = pgq.Queue.release
+
+    async def watched(*args: Any, **options: Any) -> bool:
+        released.append(gone.is_set())
+        return await release(*args, **options)
+
+    monkeypatch.setattr(pgq.Queue, "release", watched)
+
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> None:
+        try:
+            loop.call_soon_threadsafe(begun.set)
+            while True:
+                time.sleep(0.001)
+        finally:
+            loop.call_soon_threadsafe(interrupted.set)
+            gate.wait(30)
+            gone.set()
+
+    await queue.enqueue(1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(begun.wait())
+    run.cancel()
+    await within(interrupted.wait())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await within(run)
+    assert released == [True]
+
+
+async def test_a_thread_that_has_just_been_started_can_be_interrupted(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+    def hold_up(*_: object) -> None:
+        """Stop the thread before it runs its target, as a busy machine may."""
+        sys.setprofile(None)
+        if threading.current_thread().name.startswith("pgq job"):
+            loop.call_soon_threadsafe(started.set)
+            time.sleep(0.1)
+
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> None:
+        while True:
+            time.sleep(0.001)
+
+    await queue.enqueue(1)
+    threading.setprofile(hold_up)
+    try:
+        run = asyncio.create_task(worker.run(handle_signals=False))
+        await within(started.wait())
+    finally:
+        threading.setprofile(None)
+    await cancelled(run)
+    (job,) = await queue.dequeue()
+    assert job.attempt == 1
+
+
+async def test_a_thread_that_does_not_end_keeps_its_lease_and_holds_up_nobody(
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pgq._run._CANCEL_SECONDS", 0.05)
+    loop, begun, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    @worker.handler("default", deadline=FAST)
+    def handle(_: pgq.Job) -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                loop.call_soon_threadsafe(begun.set)
+                gate.wait(30)
+
+    others = asyncio.all_tasks()
+    job_id = await queue.enqueue(1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(begun.wait())
+    await cancelled(run)
+    assert (await seen(queue, job_id)).state == "active"
+    assert "was not given back" in caplog.text
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == others
+    gate.set()
+
+
+async def test_a_run_that_is_cancelled_twice_leaves_nothing_behind(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    begun, interrupted = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            interrupted.set()
+            await asyncio.Event().wait()
+
+    others = asyncio.all_tasks()
+    await queue.enqueue(1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(begun.wait())
+    run.cancel()
+    await within(interrupted.wait())
+    await cancelled(run)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == others
+    assert [thread for thread in threading.enumerate() if thread.name == "pgq-heartbeat"] == []
+    await within(pool.close())
+
+
+async def test_a_signal_stops_all_workers_of_a_loop(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    await pgq.Queue(pool, "other").create()
+    begun = {name: asyncio.Event() for name in ("default", "other")}
+    before = signal.getsignal(signal.SIGTERM)
+    runs: list[asyncio.Task[None]] = []
+
+    async def handle(job: pgq.Job) -> None:
+        begun[job.queue].set()
+
+    for name in begun:
+        worker = pgq.Worker(pool, poll_interval=FAST)
+        worker.handler(name)(handle)
+        runs.append(asyncio.create_task(worker.run()))
+        await pgq.Queue(pool, name).enqueue(1)
+    for event in begun.values():
+        await within(event.wait())
+    os.kill(os.getpid(), signal.SIGTERM)
+    await within(asyncio.gather(*runs))
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+async def test_a_queue_that_nobody_handles_is_not_worked_off(worker: pgq.Worker) -> None:
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    worker.configure("other", concurrency=2)
+    with pytest.raises(ValueError, match="no handler for queue 'other'"):
+        await worker.run()

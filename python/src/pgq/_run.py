@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -107,6 +108,7 @@ class _Held:
     task: asyncio.Task[None] | None = None
     started: bool = False
     settling: bool = False
+    committed: bool = False  # with its transaction
     reason: Reason | None = None  # why it was cancelled
 
 
@@ -178,19 +180,20 @@ class Run:
         self._claims = Link(pool, settings.call_seconds)
         self._settles = Link(pool, settings.call_seconds)
         self._settler = Settler(self._queue, self._settles, self._settled)
+        self._context = copy_context()
         self._stopping = asyncio.Event()
         self._aborting = False
+        self._over = False  # nobody waits for handlers any more
 
     async def main(self) -> None:
         """Work until `stop`."""
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._settles.close)
+            stack.push_async_callback(self._claims.close)
+            stack.push_async_callback(self._beats.stop)
             await self._beats.start()
             await self._claims.open()  # what is wrong from the start is not to be retried
             await self._work()
-        finally:
-            await self._beats.stop()
-            await self._claims.close()
-            await self._settles.close()
 
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settler.run())
@@ -207,8 +210,10 @@ class Run:
             self.stop()
             for task in listening:
                 task.cancel()
-            await self._finish(claiming, settling)
-            await asyncio.gather(*listening, return_exceptions=True)
+            try:
+                await self._finish(claiming, settling)
+            finally:
+                await self._end(tasks)
         for task in tasks:
             if not task.cancelled():
                 task.result()
@@ -230,19 +235,21 @@ class Run:
         self.stop()
 
     def abort(self) -> None:
-        """Cancel the handlers; what they do not finish is given back."""
-        self._aborting = True
-        for token in list(self._held):
-            self._cancel_held(token, "abort")
+        """Cancel the handlers, once; what they do not finish is given back."""
+        if not self._aborting:
+            self._aborting = True
+            for token in list(self._held):
+                self._cancel_held(token, "abort")
 
     def _cancel_held(self, token: Token, reason: Reason) -> None:
         held = self._held.get(token)
         if held is None or held.settling or held.reason == "lost":
             return
-        held.reason = reason
+        if held.reason is None or reason == "lost":
+            held.reason = reason
         # A task that is cancelled before its first step would never run its own clean-up.
         if held.task is not None and held.started:
-            held.task.cancel(reason)  # the message is for instrumentation
+            held.task.cancel(held.reason)  # the message is for instrumentation
 
     # Claim
 
@@ -307,7 +314,9 @@ class Run:
         while intake.backlog and intake.running < intake.consumer.concurrency:
             held = intake.backlog.popleft()
             intake.running += 1
-            held.task = asyncio.create_task(self._execute(held), name=f"pgq job {held.job.id}")
+            # It may be another job's task that starts this one: its context is not to be passed on.
+            start = partial(asyncio.create_task, name=f"pgq job {held.job.id}")
+            held.task = self._context.copy().run(start, self._execute(held))
 
     def _give_back(self, held: _Held) -> None:
         if held.reason == "lost":
@@ -344,15 +353,18 @@ class Run:
         except RolledBack:
             self._report_lost(held, "what the handler wrote was rolled back")
         except NotBegun:
-            await self._pause(_RELEASE_SECONDS)
+            with suppress(asyncio.CancelledError):
+                await self._pause(_RELEASE_SECONDS)
             self._give_back(held)
         except Outcome as outcome:
             held.settling = True
             self._settler.end(job, outcome)
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 it is the job's
+        except BaseException as exc:
             self._settle_failed(held, exc)
+            if isinstance(exc, KeyboardInterrupt):
+                raise
         else:
-            if held.settling:  # its transaction has completed it
+            if held.committed:
                 self._forget(held)
             else:
                 held.settling = True
@@ -366,12 +378,14 @@ class Run:
                 task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
             )
         try:
-            return await handle(
-                self._settings, task, job, partial(self._call_in_transaction, held, task)
+            in_transaction = partial(self._call_in_transaction, held, task)
+            result = await handle(
+                self._settings, task, job, in_transaction, is_over=lambda: self._over
             )
         finally:
             if alarm is not None:
                 alarm.cancel()
+        return None if held.committed or result is None else task.results.encode(result)
 
     async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
         seconds = self._settings.call_seconds
@@ -392,12 +406,20 @@ class Run:
                 call = self._queue.complete(job, result, connection=connection)
                 return await answered(connection, call, seconds)
 
-            return await call_and_complete(task, job, connection, complete)
+            result = await call_and_complete(task, job, connection, complete)
+        held.committed = True
+        return result
 
     def _settle_failed(self, held: _Held, exc: BaseException) -> None:
         job, cancelled = held.job, isinstance(exc, asyncio.CancelledError)
         if cancelled and held.reason == "lost":
             self._report_lost(held, "the handler was cancelled")
+            return
+        if held.committed:
+            log.warning(
+                "job %d of queue %r was completed, but then", job.id, job.queue, exc_info=exc
+            )
+            self._forget(held)
             return
         if held.settling and is_silent(exc):
             # The server may still have the transaction, and whoever touches the job waits.
@@ -435,17 +457,25 @@ class Run:
         self, claiming: list[asyncio.Task[None]], settling: asyncio.Task[None]
     ) -> None:
         await _wait(claiming, _SETTLE_SECONDS)
-        running = [held.task for held in self._held.values() if held.task is not None]
+        running = self._running()
         await _wait(running, 0 if self._aborting else self._settings.grace_seconds)
         self.abort()
         await _wait(running, _CANCEL_SECONDS)
         self._settler.drain()
         await _wait([settling], _SETTLE_SECONDS)
-        for task in [*claiming, settling]:
-            task.cancel()
-        await asyncio.gather(*claiming, settling, return_exceptions=True)
         for held in self._held.values():
             log.warning("job %d was not given back: its lease will run out", held.job.id)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [held.task for held in self._held.values() if held.task is not None]
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Cancel what is left, and wait for all but the handlers."""
+        self._over = True
+        self._settler.drain()  # a cancellation alone may be lost in `asyncio.wait_for`
+        for task in [*tasks, *self._running()]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:
@@ -456,7 +486,12 @@ async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:
 
 
 async def handle(
-    settings: Settings, task: Task[Any, Any], job: Job[Any], in_transaction: Endpoint
+    settings: Settings,
+    task: Task[Any, Any],
+    job: Job[Any],
+    in_transaction: Endpoint,
+    *,
+    is_over: Callable[[], bool] = bool,
 ) -> Any:
     """Call the handler of a job, with hooks and middleware around it.
 
@@ -465,10 +500,11 @@ async def handle(
         task: the job's.
         job: with the payload as it was claimed.
         in_transaction: calls the handler and completes the job, for a task with `transaction`.
+        is_over: tells whether nobody waits for a thread any more that is not heard of; by default
+            somebody does.
 
     Returns:
-        What to complete the job with, as JSON can hold it; None for nothing, and where that has
-        been done already.
+        What the handler returned, or the middleware around it.
 
     Raises:
         Outcome: the handler returned or raised one.
@@ -476,18 +512,23 @@ async def handle(
     """
     if task.payloads.is_typed:
         job = replace(job, payload=task.payloads.decode(job.payload))
-    result = await _endpoint(settings, task, in_transaction)(job)
+    result = await _endpoint(settings, task, in_transaction, is_over)(job)
     if isinstance(result, Outcome):
         raise result
-    return None if task.transaction or result is None else task.results.encode(result)
+    return result
 
 
-def _endpoint(settings: Settings, task: Task[Any, Any], in_transaction: Endpoint) -> Endpoint:
+def _endpoint(
+    settings: Settings,
+    task: Task[Any, Any],
+    in_transaction: Endpoint,
+    is_over: Callable[[], bool],
+) -> Endpoint:
     endpoint: Endpoint
     if task.transaction:
         endpoint = in_transaction
     elif task.run_in == "thread":
-        endpoint = partial(call_in_thread, task.function)
+        endpoint = partial(call_in_thread, task.function, is_over=is_over)
     elif task.run_in == "process":
         endpoint = partial(call_in_process, task.function)
     else:

@@ -66,17 +66,23 @@ class Single:
     async def _handle(self, job: Job[Any]) -> object:
         task = self._consumers.get(job.queue, Consumer()).task_of(job)
 
+        committed = False
+
         async def in_transaction(job: Job[Any]) -> Any:
+            nonlocal committed
             async with self._transaction() as connection:
                 complete = partial(self._queue.complete, job, connection=connection)
-                return await call_and_complete(task, job, connection, complete)
+                result = await call_and_complete(task, job, connection, complete)
+            committed = True
+            return result
 
         handled = handle(self._settings, task, job, in_transaction)
         deadline = None if task.deadline is None else task.deadline.total_seconds()
         result = await asyncio.wait_for(handled, deadline)
-        if task.transaction:
+        if committed:
             return True
-        return await self._call(partial(self._queue.complete, job, result))
+        kept = None if result is None else task.results.encode(result)
+        return await self._call(partial(self._queue.complete, job, kept))
 
     async def _call(self, call: Call[T]) -> T:
         async with self._transaction() as connection:

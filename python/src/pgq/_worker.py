@@ -282,7 +282,7 @@ class Worker:
             handle_signals: False leaves SIGTERM and SIGINT to the caller.
 
         Raises:
-            ValueError: there is no handler or no pool, or the pool is too small.
+            ValueError: there is no pool, or none that is large enough, or no handler for a queue.
             RuntimeError: the worker runs already.
             Error: a claim is not possible: the queue is unknown, or pgq not installed.
         """
@@ -339,6 +339,9 @@ class Worker:
         handled = [task for consumer in self._consumers.values() for task in consumer.all_tasks()]
         if not handled:
             raise ValueError("the worker has no handler")
+        for queue, consumer in self._consumers.items():
+            if not consumer.all_tasks():
+                raise ValueError(f"the worker has no handler for queue {queue!r}")
         needed = 3 if any(task.transaction for task in handled) else 2
         if pool.get_max_size() < needed:
             raise ValueError(f"the worker needs a pool of at least {needed} connections")
@@ -353,25 +356,43 @@ class Worker:
         if self._stops:
             run.stop()
         try:
-            with _signals(run) if handle_signals else nullcontext():
+            with _signals.stop(run) if handle_signals else nullcontext():
                 await run.main()
         finally:
             self._run, self._stops = None, False
 
 
-@contextmanager
-def _signals(run: Run) -> Generator[None, None, None]:
-    """Let SIGTERM and SIGINT stop a run, where signals can be handled."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        loop.add_signal_handler(number, run.signalled)
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, action)
+class _Signals:
+    """Lets SIGTERM and SIGINT stop the runs of the main thread, where signals can be handled."""
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def stop(self, run: Run) -> Generator[None, None, None]:
+        """Let them stop a run while the block lasts."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        if not self._runs:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.getsignal(number)
+                loop.add_signal_handler(number, self._signalled)
+        self._runs.append(run)
+        try:
+            yield
+        finally:
+            self._runs.remove(run)
+            if not self._runs:
+                for number, action in self._before.items():
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, action)
+
+    def _signalled(self) -> None:
+        for run in self._runs:
+            run.signalled()
+
+
+_signals = _Signals()
