@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 
 from pgq._errors import JobHeld
+from pgq._log import log, trouble
 from pgq._models import Receipt, Token
 from pgq._queue import Queue
 
@@ -26,8 +26,6 @@ CONNECT_SECONDS: Final = 10.0
 # What a call fails with when a row is locked by a transaction that settles its job and stays open,
 # or when the network is gone.
 STUCK: Final = (asyncio.TimeoutError, JobHeld, asyncpg.QueryCanceledError)
-
-log = logging.getLogger("pgq")
 
 
 # asyncpg has no public name for the arguments of a pool; nothing else here relies on these.
@@ -140,9 +138,14 @@ class Heartbeat:
                 await self._beat()
                 wait = self._tick
             except Exception as exc:  # noqa: BLE001, PERF203 every lease hangs on it
-                log.warning("heartbeat failed, trying again: %r", exc)
-                await self._disconnect()
                 wait = min(self._tick, _RETRY_SECONDS)
+                log.warning(
+                    "heartbeat failed, trying again in %.1f s: %r",
+                    wait,
+                    exc,
+                    extra=trouble(exc, wait),
+                )
+                await self._disconnect()
         await self._disconnect()
 
     async def _stops_within(self, seconds: float) -> bool:
@@ -162,7 +165,9 @@ class Heartbeat:
         try:
             await self._renew(connection, due, self._patience)
         except STUCK as exc:
-            log.warning("heartbeat failed, renewing each lease by itself: %r", exc)
+            log.warning(
+                "heartbeat failed, renewing each lease by itself: %r", exc, extra=trouble(exc)
+            )
             await self._disconnect()
             renewed = [await self._renewed_alone(lease) for lease in due]
             if not any(renewed):
@@ -172,8 +177,13 @@ class Heartbeat:
         connection = await self._open(self._patience)
         try:
             await self._renew(connection, [lease], min(self._patience / 2, 1.0))
-        except STUCK:
-            log.warning("job %d: heartbeat waits for a lock on it", lease.receipt.id)
+        except STUCK as exc:
+            log.warning(
+                "job %d: heartbeat waits for a lock on it: %r",
+                lease.receipt.id,
+                exc,
+                extra=trouble(exc),
+            )
             await self._disconnect()
             return False
         return True

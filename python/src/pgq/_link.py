@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +12,7 @@ import asyncpg
 import asyncpg.pool
 
 from pgq._errors import Error
+from pgq._log import log, trouble
 
 T = TypeVar("T")
 Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connection=
@@ -23,8 +23,6 @@ _CLOSE_SECONDS: Final = 1.0  # for a connection that does not answer to cancel a
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 # A standby; a database that takes no connections; a lock_timeout.
 _TRANSIENT_STATES: Final = frozenset({"25006", "55000", "55P03"})
-
-log = logging.getLogger("pgq")
 
 
 class Link:
@@ -66,7 +64,12 @@ class Link:
         """Tell whether to try again, after a pause of so many seconds, and log that."""
         if not is_transient(exc) or self._pool.is_closing():
             return False
-        log.warning("the server cannot be reached, trying again in %.1f s: %r", pause, exc)
+        log.warning(
+            "a call to the server failed, trying again in %.1f s: %r",
+            pause,
+            exc,
+            extra=trouble(exc, pause),
+        )
         return True
 
     async def close(self) -> None:

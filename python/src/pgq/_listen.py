@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,13 +12,13 @@ import asyncpg
 
 from pgq._errors import Error, NotInstalled, NotPermitted
 from pgq._heartbeat import CONNECT_SECONDS, Connect
+from pgq._log import log, trouble
 from pgq._queue import Queue
 
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
 
-log = logging.getLogger("pgq")
 T = TypeVar("T")
 
 
@@ -91,9 +90,19 @@ class Listener:
             except (Error, OSError, asyncio.TimeoutError, asyncpg.PostgresError) as exc:
                 if isinstance(exc, (NotPermitted, NotInstalled)):
                     raise
-                log.warning("cannot listen, polling; trying again in %.1f s: %r", pause, exc)
+                log.warning(
+                    "cannot listen, polling; trying again in %.1f s: %r",
+                    pause,
+                    exc,
+                    extra=trouble(exc, pause),
+                )
             except (asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
-                log.warning("stopped listening, polling; trying again in %.1f s: %r", pause, exc)
+                log.warning(
+                    "stopped listening, polling; trying again in %.1f s: %r",
+                    pause,
+                    exc,
+                    extra=trouble(exc, pause),
+                )
             if self._listened:
                 pause = _FIRST_PAUSE_SECONDS
             if not self._stopping:
@@ -110,6 +119,8 @@ class Listener:
             self.wake()
             while not self._stopping and not connection.is_closed():
                 await self._wait(connection)
+            if not self._stopping:
+                raise ConnectionResetError("the connection was closed")
         finally:
             self._listening = False
             self.wake()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +21,7 @@ from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
+from pgq._log import about, log
 from pgq._models import Job, Token
 from pgq._outcomes import Cancel, Outcome
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
@@ -35,8 +35,6 @@ Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
-
-log = logging.getLogger("pgq")
 
 # Around each attempt of every worker of the process, with what fails before the handler is called.
 instrumentation: Final[list[Middleware]] = []
@@ -417,7 +415,11 @@ class Run:
             return
         if held.committed:
             log.warning(
-                "job %d of queue %r was completed, but then", job.id, job.queue, exc_info=exc
+                "job %d of queue %r was completed, but then",
+                job.id,
+                job.queue,
+                exc_info=exc,
+                extra=about(job),
             )
             self._forget(held)
             return
@@ -429,14 +431,18 @@ class Run:
         if cancelled and held.reason == "abort":
             self._settler.release(job)
         elif cancelled and held.reason == "cancel":
-            log.info("job %d of queue %r was cancelled on request", job.id, job.queue)
+            log.info(
+                "job %d of queue %r was cancelled on request", job.id, job.queue, extra=about(job)
+            )
             self._settler.end(job, Cancel("cancelled on request"))
         else:
             if held.reason == "deadline":
                 exc = TimeoutError("the deadline of the task has passed").with_traceback(
                     exc.__traceback__
                 )
-            log.warning("job %d of queue %r failed", job.id, job.queue, exc_info=exc)
+            log.warning(
+                "job %d of queue %r failed", job.id, job.queue, exc_info=exc, extra=about(job)
+            )
             self._settler.end(job, exc)
 
     def _settled(self, job: Job[Any], accepted: bool) -> None:
@@ -448,7 +454,13 @@ class Run:
 
     def _report_lost(self, held: _Held, consequence: str) -> None:
         job = held.job
-        log.warning("lost the lease of job %d of queue %r: %s", job.id, job.queue, consequence)
+        log.warning(
+            "lost the lease of job %d of queue %r: %s",
+            job.id,
+            job.queue,
+            consequence,
+            extra=about(job),
+        )
         self._forget(held)
 
     # End
@@ -464,7 +476,11 @@ class Run:
         self._settler.drain()
         await _wait([settling], _SETTLE_SECONDS)
         for held in self._held.values():
-            log.warning("job %d was not given back: its lease will run out", held.job.id)
+            log.warning(
+                "job %d was not given back: its lease will run out",
+                held.job.id,
+                extra=about(held.job),
+            )
 
     def _running(self) -> list[asyncio.Task[None]]:
         return [held.task for held in self._held.values() if held.task is not None]
@@ -591,11 +607,11 @@ async def _answer(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-async def _logged(hook: Callable[..., Any], *args: object) -> None:
+async def _logged(hook: Callable[..., Any], job: Job[Any], end: object) -> None:
     try:
-        await _answer(hook(*args))
+        await _answer(hook(job, end))
     except Exception:
-        log.exception("a hook failed")
+        log.exception("a hook failed", extra=about(job))
 
 
 async def _wait(tasks: list[asyncio.Task[None]], seconds: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from pgq._heartbeat import STUCK
 from pgq._link import Call, Link, backoff, is_transient
+from pgq._log import about, log, trouble
 from pgq._models import Job, JobId
 from pgq._outcomes import Cancel, Retry, Snooze
 from pgq._queue import Queue
@@ -20,8 +20,6 @@ T = TypeVar("T")
 
 _ERROR_CHARACTERS: Final = 20_000
 _STUCK_SECONDS: Final = 1.0  # until an outcome is tried again for which a locked row is in the way
-
-log = logging.getLogger("pgq")
 
 
 class Settler:
@@ -103,7 +101,9 @@ class Settler:
         try:
             accepted = bool(await self._persist(call))
         except STUCK as exc:
-            log.warning("the outcome of job %d waits for a lock on it: %r", job.id, exc)
+            log.warning(
+                "the outcome of job %d waits for a lock on it: %r", job.id, exc, extra=about(job)
+            )
             await asyncio.sleep(_STUCK_SECONDS)
             self._add(job, call)
         else:
@@ -128,7 +128,9 @@ class Settler:
         except Exception as exc:
             if is_transient(exc):
                 raise
-            log.warning("the outcome of job %d cannot be stored", job.id, exc_info=True)
+            log.warning(
+                "the outcome of job %d cannot be stored", job.id, exc_info=True, extra=about(job)
+            )
             return await ending(self._queue, job, exc)(connection=connection)
 
     async def _persist(self, call: Call[T]) -> T | None:
@@ -143,7 +145,10 @@ class Settler:
                 raise
             except Exception as exc:
                 if not self._link.may_recover(exc, pause):
-                    log.exception("an outcome could not be written; its lease will run out")
+                    log.exception(
+                        "an outcome could not be written; its lease will run out",
+                        extra=trouble(exc),
+                    )
                     return None
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +12,7 @@ import asyncpg
 
 from pgq._errors import JobHeld, LeaseLost, NotClaimable, UnknownJob
 from pgq._link import Call
+from pgq._log import log, trouble
 from pgq._models import Job
 from pgq._outcomes import Outcome
 from pgq._queue import Connection, Executor, Queue
@@ -20,8 +20,6 @@ from pgq._run import Consumer, Settings, call_and_complete, handle, instrumented
 from pgq._settle import ending
 
 T = TypeVar("T")
-
-log = logging.getLogger("pgq")
 
 
 class Single:
@@ -51,7 +49,7 @@ class Single:
         try:
             job = await self._call(partial(self._queue.claim, job_id, worker=self._settings.name))
         except (JobHeld, NotClaimable, UnknownJob) as exc:
-            log.info("a job is not run now: %s", exc)
+            log.info("a job is not run now: %s", exc, extra=trouble(exc))
             return False
         try:
             kept = await instrumented(self._handle, job)

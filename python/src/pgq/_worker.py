@@ -59,7 +59,9 @@ class Worker:
     process by SIGKILL. What it returns after its lease was lost changes nothing.
 
     A worker takes two connections of the pool, one more for each transaction at work, and opens
-    two of its own: for heartbeats, and to LISTEN. It logs to "pgq".
+    two of its own: for heartbeats, and to LISTEN. It logs to "pgq": records about a job have
+    `pgq_job_id`, `pgq_queue` and `pgq_attempt`, those about the server `pgq_error`, the name of the
+    error's class, and `pgq_pause`, the seconds until the next try.
 
     Args:
         pool: an asyncpg pool; it needs no codec. None (the default) leaves it to `run`.
