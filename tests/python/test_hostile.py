@@ -467,6 +467,33 @@ async def test_a_run_that_is_cancelled_twice_leaves_nothing_behind(
     await within(pool.close())
 
 
+async def test_a_run_gives_its_jobs_back_when_all_tasks_of_the_loop_are_cancelled(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    begun: set[int] = set()
+    full = asyncio.Event()
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        begun.add(job.payload)
+        if len(begun) == 3:
+            full.set()
+        await asyncio.Event().wait()
+
+    others = asyncio.all_tasks()
+    await queue.enqueue_many(range(3))
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(full.wait())
+    for task in asyncio.all_tasks() - others - {run}:
+        task.cancel()
+    await cancelled(run)
+    assert [(job.payload, job.attempt) for job in await queue.dequeue(5)] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
+
+
 async def test_a_signal_stops_all_workers_of_a_loop(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:

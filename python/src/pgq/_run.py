@@ -358,6 +358,9 @@ class Run:
             held.settling = True
             self._settler.end(job, outcome)
         except BaseException as exc:
+            if isinstance(exc, asyncio.CancelledError) and held.reason is None:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # whoever cancels all tasks cancels the run, too
             self._settle_failed(held, exc)
             if isinstance(exc, KeyboardInterrupt):
                 raise
@@ -474,6 +477,9 @@ class Run:
         self.abort()
         await _wait(running, _CANCEL_SECONDS)
         self._settler.drain()
+        if settling.cancelled():  # like all tasks of the loop
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._settler.run(), _SETTLE_SECONDS)
         await _wait([settling], _SETTLE_SECONDS)
         for held in self._held.values():
             log.warning(

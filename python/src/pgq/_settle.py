@@ -63,13 +63,15 @@ class Settler:
         self._add(job, partial(self._or_fail, job, call))
 
     async def run(self) -> None:
-        """Write outcomes until `drain` was called and all are written."""
+        """Write outcomes until `drain` was called and all are written; may be run again."""
         while True:
             if self._completed:
-                completed, self._completed = self._completed, []
+                completed = self._completed.copy()
                 await self._write_together(completed)
+                del self._completed[: len(completed)]
             if self._others:
-                await self._write_one(*self._others.popleft())
+                await self._write_one(*self._others[0])
+                self._others.popleft()
             elif not self._completed:
                 if self._drained:
                     return
