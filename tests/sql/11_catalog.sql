@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(20);
+select plan(21);
 
 create temp view member as
 select d.classid, d.objid
@@ -51,6 +51,11 @@ select is_empty(
         where not coalesce(r.proconfig, '{}') @> '{"search_path=pg_catalog, pg_temp"}'
           and btrim(r.prosrc, E'\n') <> 'select pg_catalog.clock_timestamp()' $$,
     'every function pins search_path to pg_catalog, with pg_temp last, or names the schema');
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where r.proconfig && '{enable_seqscan=off, enable_sort=off}'
+          and not r.proconfig @> '{jit=off}' $$,
+    'no function that makes plans look dear has them compiled by LLVM');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where not r.internal and not r.prosecdef

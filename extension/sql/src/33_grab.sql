@@ -52,14 +52,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_left integer := p_batch;
-    v_count integer;
+    v_left integer := p_batch; v_count integer;
     v_queue record;
 begin
     {check_restricted};

@@ -54,6 +54,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -92,8 +93,7 @@ begin
     if v_idle = '{}' then
         return v_idle;
     end if;
-    -- Last, because of the dead entries of all that have waited.
-    case p_at.parked
+    case p_at.parked  -- last, because of the dead entries of all that have waited
     --@ each parked
     when {slot} then
         v_idle := array(

@@ -58,14 +58,14 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_queue alias for queue; v_priority alias for priority;
+    v_queue alias for queue; v_priority alias for priority; v_queue_id integer;
     v_id bigint; v_lane integer; v_slot smallint; v_parked smallint; v_awaited timestamptz;
-    v_queue_id integer;
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
@@ -143,14 +143,14 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_queue alias for queue; v_priority alias for priority;
-    v_now constant timestamptz := pgq._now();
-    v_lane integer; v_slot smallint; v_parked smallint; v_awaited timestamptz; v_queue_id integer;
+    v_queue alias for queue; v_queue_id integer; v_lane integer; v_slot smallint; v_parked smallint;
+    v_priority alias for priority; v_now constant timestamptz := pgq._now(); v_awaited timestamptz;
 begin
     {check_restricted};
     perform pgq._check_array('payloads', payloads);

@@ -90,6 +90,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -98,9 +99,8 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
-    v_worker alias for worker;
+    v_worker alias for worker; v_slot smallint; v_first smallint; v_more boolean;
     v_lease_ms integer; v_max integer; v_tick boolean; v_simple boolean; v_parkeds smallint[];
-    v_slot smallint; v_first smallint; v_more boolean;
     v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
 begin
