@@ -135,6 +135,49 @@ async def test_leases_outlive_a_heartbeat_that_is_lost(
     assert "lost the lease" not in caplog.text
 
 
+async def test_outcomes_and_leases_wait_for_the_network_to_come_back(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = await scene.queue.enqueue_many(range(20))
+    gate, full = asyncio.Event(), asyncio.Event()
+    begun: list[pgq.Job] = []
+
+    @scene.worker.handler("default", concurrency=20, timeout=LEASE)
+    async def handle(job: pgq.Job) -> None:
+        begun.append(job)
+        if len(begun) == 20:
+            full.set()
+        await gate.wait()
+
+    async with running(scene.worker):
+        await within(full.wait())
+        scene.proxy.hold(up=True, down=True)
+        gate.set()
+
+        async def noticed() -> bool:
+            return "a call to the server failed" in caplog.text
+
+        await until(noticed)
+        scene.proxy.heal()
+        assert await ended(scene.observer, 20) == [(job_id, "completed", 1) for job_id in ids]
+
+
+async def test_a_handler_whose_statement_is_not_answered_is_tried_again(scene: Scene) -> None:
+    await scene.observer.execute("create table effect (job bigint)")
+    await scene.queue.configure(backoff_base=timedelta(0))
+    job_id = await scene.queue.enqueue(1)
+
+    @scene.worker.handler("default", timeout=SHORT, transaction=True)
+    async def handle(job: pgq.Job, connection: Connection) -> None:
+        if job.attempt == 1:
+            scene.proxy.forget(up=True, down=True)
+        await connection.execute("insert into effect values ($1)", job.id, timeout=1)
+
+    async with running(scene.worker):
+        assert await ended(scene.observer, 1) == [(job_id, "completed", 2)]
+    assert await scene.observer.fetch("select job from effect") == [(job_id,)]
+
+
 @pytest.mark.parametrize(
     ("moment", "up"),
     [
