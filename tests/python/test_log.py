@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import logging
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +14,11 @@ import pytest
 from pgq._log import about, trouble
 
 from .sessions import Connection, until, within
-from .workers import FAST, running
+from .workers import FAST, Hook, running
 
 pytestmark = pytest.mark.once
 
 SOURCES: Final = sorted(Path(pgq.__file__).parent.glob("_*.py"))
-LISTENS: Final = """
-    select count(*) > 0 from pg_stat_activity
-     where datname = current_database() and query ~ 'pgq_wait' and pid <> pg_backend_pid()
-"""
 TERMINATE: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
      where pid <> pg_backend_pid() and datname = current_database()
@@ -84,22 +79,19 @@ async def test_a_record_about_a_job_names_it(
 
 async def test_a_record_about_the_server_has_the_error_and_the_pause(
     pool: asyncpg.Pool[Any],
-    queue: pgq.Queue,
     connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker = pgq.Worker(pool, poll_interval=FAST)
-    begun, gate = asyncio.Event(), asyncio.Event()
+    asleep = asyncio.Event()
+    Hook(monkeypatch, "after", "wait", asleep.set, nth=1)
 
-    @worker.handler("default", concurrency=2, timeout=timedelta(seconds=1))
-    async def handle(_: pgq.Job) -> None:
-        begun.set()
-        await gate.wait()
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
 
-    await queue.enqueue(1)
     async with running(worker):
-        await within(begun.wait())
-        await until(lambda: connection.fetchval(LISTENS))
+        await within(asleep.wait())
         await connection.execute(TERMINATE)
         for text in ("listen", "a call to the server failed"):
             record = await logged(caplog, text)
@@ -107,4 +99,3 @@ async def test_a_record_about_the_server_has_the_error_and_the_pause(
             assert set(named) == {"pgq_error", "pgq_pause"}
             assert str(named["pgq_error"]) in record.getMessage()
             assert f"{named['pgq_pause']:.1f} s" in record.getMessage()
-        gate.set()

@@ -21,7 +21,7 @@ from .workers import FAST, ended, running
 
 pytestmark = pytest.mark.once
 
-SHORT: Final = timedelta(seconds=2)
+SHORT: Final = timedelta(seconds=3)
 NAME: Final = "pgq worker"
 TERMINATE: Final = (
     f"select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{NAME}'"
@@ -47,7 +47,7 @@ async def worker_at(dsn: Dsn) -> AsyncGenerator[pgq.Worker]:
     """Make a worker with a pool of its own."""
     settings = {"application_name": NAME}
     async with asyncpg.create_pool(**dsn, min_size=0, server_settings=settings) as pool:
-        yield pgq.Worker(pool, poll_interval=FAST, call_timeout=timedelta(seconds=1))
+        yield pgq.Worker(pool, poll_interval=FAST, call_timeout=timedelta(seconds=2))
 
 
 @pytest_asyncio.fixture
@@ -214,7 +214,7 @@ async def test_a_locked_row_costs_no_other_lease_where_the_server_has_a_timeout(
 
         async def renewed() -> bool:
             query = "select max(lease_expires_at - claimed_at) > $1 from pgq_jobs"
-            return bool(await connection.fetchval(query, SHORT + timedelta(seconds=1)))
+            return bool(await connection.fetchval(query, SHORT + timedelta(seconds=2)))
 
         await until(renewed)
         gate.set()

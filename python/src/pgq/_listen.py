@@ -18,6 +18,14 @@ from pgq._queue import Queue
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
+_FAILURES: Final = (
+    Error,
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 T = TypeVar("T")
 
@@ -87,24 +95,17 @@ class Listener:
             self._listened = False
             try:
                 await self._listen()
-            except (Error, OSError, asyncio.TimeoutError, asyncpg.PostgresError) as exc:
+            except _FAILURES as exc:
                 if isinstance(exc, (NotPermitted, NotInstalled)):
                     raise
+                if self._listened:
+                    pause = _FIRST_PAUSE_SECONDS
                 log.warning(
                     "cannot listen, polling; trying again in %.1f s: %r",
                     pause,
                     exc,
                     extra=trouble(exc, pause),
                 )
-            except (asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
-                log.warning(
-                    "stopped listening, polling; trying again in %.1f s: %r",
-                    pause,
-                    exc,
-                    extra=trouble(exc, pause),
-                )
-            if self._listened:
-                pause = _FIRST_PAUSE_SECONDS
             if not self._stopping:
                 await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_PAUSE_SECONDS)
@@ -120,7 +121,7 @@ class Listener:
             while not self._stopping and not connection.is_closed():
                 await self._wait(connection)
             if not self._stopping:
-                raise ConnectionResetError("the connection was closed")
+                raise ConnectionResetError("the server closed the connection")
         finally:
             self._listening = False
             self.wake()
