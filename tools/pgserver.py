@@ -234,6 +234,10 @@ class Server:
             "port": str(self.port),
             "unix_socket_directories": self.host,
         }
+        if self._primary is not None:
+            # pg_basebackup would write what an older server may not know.
+            primary = f"host={self._primary.host} port={self._primary.port} user={self.user}"
+            settings["primary_conninfo"] = f"{primary} password={self.password}"
         if self.major < 18:
             tree = self.directory / "server"
             scripts = next(tree.rglob("plpgsql.control")).parent
@@ -271,8 +275,8 @@ class Server:
             raise ServerError(f"initdb: {done.stderr.strip()}")
 
     def _copy(self, primary: "Server") -> None:
-        """Copy the data of a running server, with the settings that make it follow that one."""
-        options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
+        """Copy the data of a running server, to follow it."""
+        options = ["--wal-method=stream", "--checkpoint=fast", "--no-sync"]
         done = subprocess.run(
             [find_program("pg_basebackup", self._install), "-D", self.data, *options],
             env=primary.environment(),
@@ -282,6 +286,7 @@ class Server:
         )
         if done.returncode != 0:
             raise ServerError(f"pg_basebackup: {done.stderr.strip()}")
+        (self.data / "standby.signal").touch()
         if (user := self._account["user"]) is not None:
             for path in (self.data, *self.data.rglob("*")):
                 os.chown(path, user, -1)
