@@ -1,8 +1,10 @@
 """Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
 
-    python tools/run_tests.py [--version 18]... [--only sql|python|clients] [-- argument ...]
+    python tools/run_tests.py [--version 18]... [--sql 17]... [--only sql|python|clients]
+        [-- argument ...]
 
-Two versions are tested at a time; their lines begin with the version then. Arguments after `--` go
+On the versions of --sql only the pgTAP suite runs. Two versions are tested at a time; their lines
+begin with the version then. Arguments after `--` go
 to pg_prove or pytest; with a file among them only that one runs. A skipped test counts as a
 failure. Tests with the mark "once" run on PostgreSQL 18 only. pytest finds the version to test in
 PGQ_TEST_VERSION. The clients, which need languages that others do not have, are tested only when
@@ -80,20 +82,22 @@ def main() -> int:
     """Run the suites on every version asked for and print a summary."""
     parser = argparse.ArgumentParser(description="Run the tests.")
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
+    parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "clients"])
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
     if options.arguments and options.only is None:
         parser.error("arguments for pg_prove or pytest need --only")
-    versions: list[int] = options.version or [18]
     suites: list[str] = [options.only] if options.only else ["sql", "python"]
+    plan = {version: suites for version in options.version or [18]}
+    plan |= {version: ["sql"] for version in options.sql if version not in plan}
 
     def run(version: int) -> list[Outcome]:
-        mark = f"{version}: " if len(versions) > 1 else ""
-        return [_RUNNERS[suite](version, options.arguments, mark) for suite in suites]
+        mark = f"{version}: " if len(plan) > 1 else ""
+        return [_RUNNERS[suite](version, options.arguments, mark) for suite in plan[version]]
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        outcomes = [outcome for some in pool.map(run, versions) for outcome in some]
+        outcomes = [outcome for some in pool.map(run, plan) for outcome in some]
     print("\n" + "\n".join(outcome.report() for outcome in outcomes))
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 

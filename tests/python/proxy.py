@@ -50,6 +50,11 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._up = self._down = True
         self.latency = 0.0  # seconds, for each packet
+        # While nobody listens there, a bound socket keeps the port from being given to others.
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self._port: int = self._place.getsockname()[1]
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
 
@@ -61,6 +66,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._call(self._ended.set)
         self._thread.join(PATIENCE)
+        self._place.close()
 
     @property
     def dsn(self) -> Dsn:
@@ -100,7 +106,7 @@ class Proxy:
 
     def accept(self) -> None:
         """Take connections again."""
-        asyncio.run_coroutine_threadsafe(self._listen(self._port), self._loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(PATIENCE)
 
     def _call(self, function: Callable[[], object]) -> None:
         async def call() -> None:
@@ -114,9 +120,8 @@ class Proxy:
             for gate, opened in ((link.up, up), (link.down, down)):
                 (gate.set if opened else gate.clear)()
 
-    async def _listen(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self._port: int = self._server.sockets[0].getsockname()[1]
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(self._up, self._down)

@@ -26,7 +26,7 @@ Dsn: TypeAlias = "dict[str, Any]"
 Receipt: TypeAlias = "tuple[int, int]"
 T = TypeVar("T")
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 NUMBERS = "select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, $1::int) n))"
 
 

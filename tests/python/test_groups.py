@@ -73,7 +73,7 @@ async def test_no_group_ever_has_more_active_jobs_than_it_may(
 
     async def produce(producer: Connection, seed: int) -> None:
         chance = random.Random(seed)
-        for _ in range(60):
+        for _ in range(25):
             chosen = [chance.choice(groups) for _ in range(chance.choice([1, 1, 3, 10]))]
             # One enqueues to a group at a time, so that ids are in the order of the commits.
             for group in sorted(set(chosen)):
@@ -105,7 +105,7 @@ async def test_no_group_ever_has_more_active_jobs_than_it_may(
                         "select pgq_fail($1, $2, 'no', '0')", row["id"], row["token"]
                     )
             if not rows:
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.01)
 
     await a.execute(
         "select pgq_configure_queue('default', max_attempts => 1000, keep_completed => '0',"
@@ -117,7 +117,7 @@ async def test_no_group_ever_has_more_active_jobs_than_it_may(
             consumers = [asyncio.create_task(consume(c, n)) for n, c in enumerate(them[:7])]
             await asyncio.gather(*(produce(p, n) for n, p in enumerate(them[7:])))
             ended.set()
-            await within(asyncio.gather(*consumers), 60)
+            await within(asyncio.gather(*consumers), 300)
     assert sorted(done) == sorted(produced)
     for ids in started.values():
         assert concurrency > 1 or ids == sorted(ids)
@@ -217,7 +217,7 @@ async def test_commits_that_turn_the_same_groups_in_other_orders_do_not_deadlock
                     await complete(producer, [receipt])
 
     async with sessions(dsn, 6) as producers:
-        await within(asyncio.gather(*(produce(p, n) for n, p in enumerate(producers))), 60)
+        await within(asyncio.gather(*(produce(p, n) for n, p in enumerate(producers))), 300)
     await a.execute("select pgq_reclaim()")
     left = await drain(a)
     assert len(left) == len(set(left))

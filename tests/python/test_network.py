@@ -33,6 +33,7 @@ class Scene:
     """A worker whose pool leads through a network, and who looks on beside it."""
 
     proxy: Proxy
+    pool: asyncpg.Pool[Any]
     worker: pgq.Worker
     queue: pgq.Queue
     observer: Connection
@@ -43,7 +44,7 @@ async def scene(dsn: Dsn, queue: pgq.Queue, connection: Connection) -> AsyncIter
     with Proxy(dsn) as proxy:
         async with asyncpg.create_pool(**proxy.dsn, min_size=0, max_size=10) as pool:
             worker = pgq.Worker(pool, poll_interval=FAST, call_timeout=CALL)
-            yield Scene(proxy=proxy, worker=worker, queue=queue, observer=connection)
+            yield Scene(proxy=proxy, pool=pool, worker=worker, queue=queue, observer=connection)
             proxy.cut()
 
 
@@ -91,20 +92,21 @@ async def test_an_outcome_on_its_way_is_written_once(
 async def test_a_claim_whose_answer_is_lost_comes_back(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: Way
 ) -> None:
-    prepared = asyncio.Event()
-    Hook(monkeypatch, "after", "dequeue", prepared.set, nth=1)
-    Hook(monkeypatch, "before", "dequeue", lambda: scene.proxy.forget(**{way: True}))
+    async def lose() -> None:
+        await scene.queue.enqueue(1)
+        scene.proxy.forget(**{way: True})
+
+    Hook(monkeypatch, "before", "dequeue", lose)
+    worker = pgq.Worker(scene.pool, poll_interval=FAST, call_timeout=CALL, listen=False)
     seen: list[int] = []
 
-    @scene.worker.handler("default", timeout=SHORT)
+    @worker.handler("default", timeout=SHORT)
     async def handle(job: pgq.Job) -> None:
         seen.append(job.attempt)
 
-    async with running(scene.worker):
-        await within(prepared.wait())
-        job_id = await scene.queue.enqueue(1)
+    async with running(worker):
         attempt = 1 if way == "up" else 2
-        assert await ended(scene.observer, 1) == [(job_id, "completed", attempt)]
+        assert await ended(scene.observer, 1) == [(1, "completed", attempt)]
     assert seen == [attempt]
     assert "trying again" in caplog.text
 

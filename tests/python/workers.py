@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
@@ -59,7 +59,7 @@ class Hook:
         patch: pytest.MonkeyPatch,
         moment: Moment,
         method: str,
-        action: Callable[[], object],
+        action: Callable[[], Awaitable[None] | None],
         nth: int = 2,
     ) -> None:
         original = getattr(pgq.Queue, method)
@@ -70,11 +70,15 @@ class Hook:
             self.calls += 1
             due = self.calls == nth
             if due and moment == "before":
-                action()
+                await act()
             answer = await original(queue, *args, **options)
             if due and moment == "after":
-                action()
+                await act()
             return answer
+
+        async def act() -> None:
+            if (acting := action()) is not None:
+                await acting
 
         patch.setattr(pgq.Queue, method, hooked)
 
