@@ -95,6 +95,13 @@ def passes_values_as_parameters(source: Source) -> Iterator[Finding]:
     yield from source.search(r"%(?:\d+\$)?-?\d*L", source.uncommented, message)
 
 
+def marks_its_escapes(source: Source) -> Iterator[Finding]:
+    """A backslash in a plain string means one thing or another by standard_conforming_strings."""
+    for match in _TOKEN.finditer(source.text):
+        if (match["quoted"] or "").startswith("'") and "\\" in match[0]:
+            yield source.line(match.start()), "backslash in a string that is no E''"
+
+
 def has_clean_white_space(source: Source) -> Iterator[Finding]:
     """No tab, no blank at the end of a line, and one newline at the end of the file."""
     yield from source.search(r"\t", source.text, "tab")
@@ -112,6 +119,7 @@ RULES: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     catches_by_name,
     raises_with_errcode,
     passes_values_as_parameters,
+    marks_its_escapes,
     has_clean_white_space,
 )
 

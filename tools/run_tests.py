@@ -89,7 +89,7 @@ def main() -> int:
     if options.arguments and options.only is None:
         parser.error("arguments for pg_prove or pytest need --only")
     suites: list[str] = [options.only] if options.only else ["sql", "python"]
-    plan = {version: suites for version in options.version or [18]}
+    plan = dict.fromkeys(options.version or [18], suites)
     plan |= {version: ["sql"] for version in options.sql if version not in plan}
 
     def run(version: int) -> list[Outcome]:

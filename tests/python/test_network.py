@@ -157,7 +157,7 @@ async def test_outcomes_and_leases_wait_for_the_network_to_come_back(
         gate.set()
 
         async def noticed() -> bool:
-            return "a call to the server failed" in caplog.text
+            return "TimeoutError" in caplog.text
 
         await until(noticed)
         scene.proxy.heal()

@@ -575,11 +575,14 @@ async def test_the_gauges_are_silent_while_the_queues_cannot_be_read(
     async def are_back() -> bool:
         return not await are_silent()
 
+    async def is_told() -> bool:
+        return "the queues could not be read for metrics" in caplog.text
+
     interval = timedelta(milliseconds=20)
     async with queue_metrics(pool, interval=interval, meter_provider=telemetry.meter_provider):
         await connection.execute("alter view pgq_queues rename to elsewhere")
+        await until(is_told)
         await until(are_silent)
-        assert "the queues could not be read for metrics" in caplog.text
         await connection.execute("alter view elsewhere rename to pgq_queues")
         await until(are_back)
     telemetry.meter_provider.shutdown()

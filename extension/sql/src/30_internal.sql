@@ -72,7 +72,7 @@ as $$
 begin
     -- A commit by a Sync message has no current query.
     return coalesce(current_query(), '')
-        ~* '[[:<:]]prepare([[:space:]]|--[^\n]*\n|/\*.*\*/)+transaction[[:>:]]';
+        ~* E'[[:<:]]prepare([[:space:]]|--[^\n]*\n|/[*].*[*]/)+transaction[[:>:]]';
 end
 $$;
 comment on function pgq._is_preparing() is

@@ -64,7 +64,9 @@ declare
     v_numbers integer[] := array[]::integer[];
 begin
     foreach v_part in array string_to_array(p_field, ',') loop
-        v_range := regexp_match(v_part, '^(?:(\*)|(\w+)(?:-(\w+))?)(?:/([0-9]{1,3}))?$');
+        v_range := regexp_match(
+            v_part, '^(?:([*])|([[:alnum:]]+)(?:-([[:alnum:]]+))?)(?:/([0-9]{1,3}))?$'
+        );
         if v_range is null or (v_range[4] is not null and v_range[1] is null and v_range[3] is null)
         then
             perform pgq._raise_cron(p_cron, p_name, v_part, 'is not a value, range or step');
@@ -138,8 +140,8 @@ begin
     v_cron.weekdays := pgq._cron_field(
         p_cron, 'day of week', v_fields[5], 0, 7, '{sun,mon,tue,wed,thu,fri,sat}'
     );
-    v_cron.any_hour := v_fields[2] ~ '^\*';
-    v_cron.any_day := v_fields[3] ~ '^\*' or v_fields[5] ~ '^\*';
+    v_cron.any_hour := v_fields[2] like '*%';
+    v_cron.any_day := v_fields[3] like '*%' or v_fields[5] like '*%';
     return v_cron;
 end
 $$;

@@ -50,12 +50,12 @@ begin
     if not p_wanted then
         delete from pgq.privilege p where p.role = pgq._role_id(p_role) and p.verb = 'usage';
         if found then
-            execute format('revoke usage on schema @extschema@ from %I', p_role);
+            execute format('revoke usage on schema %s from %I', '@extschema@', p_role);
         end if;
-    elsif not has_schema_privilege(p_role, '@extschema@', 'usage') then
+    elsif not has_schema_privilege(p_role, '@extschema@'::regnamespace, 'usage') then
         insert into pgq.privilege (role, queue_id, verb)
         values (pgq._role_id(p_role), null, 'usage') on conflict do nothing;
-        execute format('grant usage on schema @extschema@ to %I', p_role);
+        execute format('grant usage on schema %s to %I', '@extschema@', p_role);
     end if;
 end
 $$;

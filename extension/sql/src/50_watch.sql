@@ -156,8 +156,9 @@ begin
     end if;
     execute format(
         'create or replace trigger %I after %s on %s for each row %s execute function '
-        '@extschema@.pgq_enqueue_row(%s, %s, %s, %s)',
+        '%s.pgq_enqueue_row(%s, %s, %s, %s)',
         v_trigger, array_to_string(events, ' or '), relation, 'when (' || condition || ')',
+        '@extschema@',
         quote_literal(queue), quote_literal(relation::text),
         case when dedupe then 'dedupe' else 'each' end, v_columns
     );
