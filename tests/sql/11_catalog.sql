@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(21);
+select plan(22);
 
 create temp view member as
 select d.classid, d.objid
@@ -134,6 +134,17 @@ select is_empty(
         where r.relname ~ '^(job|floor)_\d$'
           and not coalesce(r.reloptions, '{}') @> '{vacuum_truncate=off}' $$,
     'no vacuum locks a slot against claims to shrink it');
+
+select set_eq(
+    $$ select r.relname::text from relation r
+        where r.relkind in ('r', 'S')
+          and r.oid <> all (select unnest(e.extconfig) from pg_extension e
+                             where e.extname = 'pgq') $$,
+    array['gate', 'bucket', 'chore', 'group_event_0', 'group_event_1',
+          'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
+          'next_tick', 'last_tick', 'xid_recent', 'xid_old', 'xid_shifted',
+          'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
+    'pg_dump carries along all tables and sequences, but for these');
 
 select * from finish();
 rollback;

@@ -228,7 +228,9 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Leave an argument out for its default.';
     end if;
-    insert into pgq.queue as q (name) values (name)
+    insert into pgq.queue as q (name)
+    select pgq_create_queue.name
+     where not exists (select from pgq.queue o where o.name = pgq_create_queue.name)
     on conflict on constraint queue_name_key do nothing
     returning q.id into v_id;
     if v_id is null then

@@ -1,0 +1,37 @@
+/*
+ * What pg_dump carries along: jobs, settings, and the sequences that number them. What a dump meets
+ * where it is restored is in 72_restore.sql.
+ *
+ * Not the rest: claim positions, transaction ids and times of the last maintenance mean nothing in
+ * another cluster, rows that are only locked are made by the installation, and events have been
+ * dealt with when their transaction committed. pgq.next_tick is empty in a restored database, which
+ * makes the first claim skip the tokens that may have been drawn since the dump.
+ */
+
+select pg_catalog.pg_extension_config_dump('pgq.queue', '');
+select pg_catalog.pg_extension_config_dump('pgq.queue_id_seq', '');
+select pg_catalog.pg_extension_config_dump('pgq.lane', '');
+select pg_catalog.pg_extension_config_dump('pgq.lane_id', '');
+select pg_catalog.pg_extension_config_dump('pgq.job_id', '');
+select pg_catalog.pg_extension_config_dump('pgq.token', '');
+--@ each slot
+select pg_catalog.pg_extension_config_dump('pgq.job_{slot}', '');
+select pg_catalog.pg_extension_config_dump('pgq.hold_{slot}', '');
+--@ end
+--@ each archive
+select pg_catalog.pg_extension_config_dump('pgq.archive_{slot}', '');
+--@ end
+-- The installation makes the first one.
+select pg_catalog.pg_extension_config_dump('pgq.ring', 'where gen > 1');
+select pg_catalog.pg_extension_config_dump('pgq.group_block', '');
+select pg_catalog.pg_extension_config_dump('pgq.group_hint', '');
+select pg_catalog.pg_extension_config_dump('pgq.dependency', '');
+select pg_catalog.pg_extension_config_dump('pgq.waiter_hint', '');
+select pg_catalog.pg_extension_config_dump('pgq.permit', '');
+select pg_catalog.pg_extension_config_dump('pgq.start', '');
+select pg_catalog.pg_extension_config_dump('pgq.schedule', '');
+-- Those of dropped roles are numbers, which may be other roles elsewhere.
+select pg_catalog.pg_extension_config_dump(
+    'pgq.privilege',
+    'where role = 0::oid or role::oid in (select r.oid from pg_catalog.pg_roles r)'
+);

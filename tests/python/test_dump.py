@@ -1,0 +1,273 @@
+"""Dumps, restores, upgrades of the cluster and clones keep every job in its state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import asyncpg
+import pgfind
+import pytest
+from pgserver import Server
+
+from .catalog import describe, differences
+from .conftest import TEMPLATE
+from .sessions import (
+    complete,
+    dsn_of,
+    maintain,
+    sessions,
+)
+
+Rows: TypeAlias = "dict[str, list[str]]"
+Run: TypeAlias = "Callable[..., str]"
+
+SOURCE: Final = "Source of dumps"
+ROLE: Final = 'An "odd" role'
+
+# In this order: each line may build on those before it.
+JOBS: Final = """
+set pgq.slot_size = 8192;
+select pgq_configure_queue('default', max_attempts => 7, keep_completed => '1 hour');
+select pgq_create_queue('kept', dedupe_for => '1 day');
+select pgq_create_queue('blocking', group_on_dead => 'block');
+select pgq_create_queue('limited', max_active => 1, rate_limit => 2, rate_interval => '1 hour');
+select pgq_create_queue('Ünï "q"', priority_ageing => '1 minute', max_ready => 9);
+select pgq_create_queue('gone'), pgq_drop_queue('gone');
+
+select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, 500) n));
+select count(pgq_complete(id, token)) from pgq_dequeue(500, '1 hour');
+select pgq_maintain();
+select pgq_maintain();
+select pgq_maintain();
+
+select pgq_enqueue('"ready"', priority => 5, headers => '{"h": "1"}');
+select pgq_enqueue('"late"', run_at => now() + interval '1 day');
+select pgq_enqueue('"head"', group_key => 'g'), pgq_enqueue('"follower"', group_key => 'g');
+select pgq_enqueue('"after"', after => array[pgq_enqueue('"first"', priority => -1)]);
+select pgq_enqueue('"once"', dedupe_key => 'k');
+select pgq_enqueue('"expires"', expires_at => now() + interval '1 day');
+select pgq_enqueue('"quota"', 'Ünï "q"');
+
+select pgq_enqueue('"held"', 'kept', dedupe_key => 'held');
+select pgq_complete(id, token, '{"result": 1}') from pgq_dequeue(1, '1 hour', 'kept');
+select pgq_enqueue('"dies"', 'blocking', group_key => 'g'),
+       pgq_enqueue('"blocked"', 'blocking', group_key => 'g');
+select pgq_fail(id, token, 'broken', retryable => false) from pgq_dequeue(1, '1 hour', 'blocking');
+select pgq_enqueue('"cancelled"', 'kept') as cancelled \\gset
+select pgq_cancel(:cancelled);
+select pgq_enqueue('"holds"', 'limited'), pgq_enqueue('"at the limit"', 'limited');
+select pgq_heartbeat(id, token, '1 day') from pgq_dequeue(2, '1 day', 'limited', 'holder');
+select pgq_enqueue('"leased"', priority => 9);
+select pgq_heartbeat(array[id], array[token], checkpoints => '{"{\\"page\\": 3}"}')
+  from pgq_dequeue(1, '1 day', worker => 'owner');
+select pgq_enqueue('"retried"', priority => 9);
+select pgq_fail(id, token, 'later', retry_in => '1 day') from pgq_dequeue(1, '1 day');
+
+select pgq_schedule('nightly', '30 2 * * *', '{"kind": "daily"}', timezone => 'Europe/Berlin');
+select pgq_schedule('paused', '* * * * *', queue => 'kept'), pgq_pause_schedule('paused');
+select pgq_pause('Ünï "q"');
+select pgq_enqueue('"turns"', 'kept', after => array[pgq_enqueue('"ends"', 'kept')]);
+select id, token from pgq_dequeue(1, '1 day', 'kept') \\gset
+begin isolation level repeatable read;
+select pgq_enqueue('"new"', 'kept', group_key => 'new'), pgq_complete(:id, :token);
+commit;
+select pgq_grant('kept', 'An "odd" role', '{enqueue,observe}');
+select pgq_grant('*', 'public', '{consume}');
+"""
+
+# Not claim positions, events, counts of the last hour, nor rows that are only locked.
+_TABLES: Final = """
+select c.oid::regclass::text
+  from pg_class c
+ where c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
+   and c.relname !~ '^(floor_|stat|group_event_|chore$|gate$|bucket$)' order by 1
+"""
+RETRY: Final = "select pgq_fail($1::bigint, $2::bigint, retry_in => '1 day')"
+_SEQUENCES: Final = """
+select jsonb_object_agg(s, pg_sequence_last_value(s))
+  from unnest('{pgq.job_id,pgq.token,pgq.queue_id_seq,pgq.lane_id}'::regclass[]) s
+"""
+
+
+def rows(server: Server, database: str) -> Rows:
+    """Return what is in each of the tables that a dump must carry along."""
+    tables = server.psql(_TABLES, database=database).splitlines()
+    newest = "where t.gen = (select max(r.gen) from pgq.ring r)"
+    queries = (
+        f"select '{table}', t from {table} t {newest if table == 'pgq.ring' else ''};"
+        for table in tables
+    )
+    found: Rows = {table: [] for table in tables}
+    for line in server.psql("".join(queries), database=database).splitlines():
+        table, _, row = line.partition("|")
+        found[table].append(row)
+    return {table: sorted(lines) for table, lines in found.items()}
+
+
+def sequences(server: Server, database: str) -> dict[str, int]:
+    """Return the last ids and tokens."""
+    values: dict[str, int] = json.loads(server.psql(_SEQUENCES, database=database))
+    return values
+
+
+@pytest.fixture(scope="module")
+def run(server: Server) -> Run:
+    """Run a client program of PostgreSQL that fits the server, and return what it prints."""
+    # Newer ones write settings that an older server does not know.
+    programs = pgfind.find(16 if server.major <= 16 else 18).bin
+
+    def run(program: str, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            [programs / program, *arguments],
+            env=server.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def source(server: Server) -> Iterator[str]:
+    """A database with jobs in all states, and whatever else the extension can store."""
+    server.psql(f'create role "{ROLE.replace(chr(34), chr(34) * 2)}" login')
+    server.psql(f'create database "{SOURCE}" template {TEMPLATE}')
+    server.psql(JOBS, database=SOURCE)
+    yield SOURCE
+    server.psql(f'drop database "{SOURCE}"')
+    server.psql(f'drop role "{ROLE.replace(chr(34), chr(34) * 2)}"')
+
+
+@pytest.fixture
+def target(server: Server) -> Iterator[str]:
+    """An empty database."""
+    server.psql("create database target template template0")
+    yield "target"
+    server.psql("drop database target with (force)")
+
+
+def check_same(server: Server, source: str, target: str) -> None:
+    """Fail unless two databases hold the same jobs, settings, privileges and objects."""
+    found = rows(server, source)
+    assert rows(server, target) == found
+    assert differences(describe(server, source), describe(server, target)) == []
+    before, after = sequences(server, source), sequences(server, target)
+    assert all(after[name] >= before[name] for name in before)
+
+
+def test_the_source_has_what_a_dump_could_lose(server: Server, source: str) -> None:
+    found = rows(server, source)
+    empty = {table for table, lines in found.items() if not lines}
+    states = server.psql("select distinct state from pgq_jobs order by 1", database=source)
+
+    # Of these some are used.
+    assert all(name.startswith(("pgq.job_", "pgq.hold_", "pgq.archive_")) for name in empty)
+    assert not {"pgq.job_0", "pgq.job_1", "pgq.job_2", "pgq.job_3"} <= empty - {"pgq.job_0"}
+    assert states.split() == [
+        "active", "cancelled", "completed", "dead", "ready", "scheduled", "waiting",
+    ]  # fmt: skip
+    assert int(found["pgq.ring"][0].strip("(").split(",")[0]) > 1
+
+
+def restore_script(server: Server, run: Run, target: str, _: Path) -> None:
+    server.psql(run("pg_dump", SOURCE), database=target)
+
+
+def restore_inserts(server: Server, run: Run, target: str, _: Path) -> None:
+    server.psql(run("pg_dump", "--column-inserts", SOURCE), database=target)
+
+
+def restore_archive(_: Server, run: Run, target: str, place: Path) -> None:
+    run("pg_dump", "--format=custom", "--file", place, SOURCE)
+    run("pg_restore", "--dbname", target, place)
+
+
+def restore_directory(_: Server, run: Run, target: str, place: Path) -> None:
+    run("pg_dump", "--format=directory", "--jobs=2", "--file", place, SOURCE)
+    run("pg_restore", "--jobs=2", "--dbname", target, place)
+
+
+def restore_parts(server: Server, run: Run, target: str, _: Path) -> None:
+    server.psql(run("pg_dump", "--schema-only", SOURCE), database=target)
+    server.psql(run("pg_dump", "--data-only", SOURCE), database=target)
+
+
+def restore_without_triggers(server: Server, run: Run, target: str, _: Path) -> None:
+    server.psql(run("pg_dump", "--schema-only", SOURCE), database=target)
+    server.psql("select pgq_drop_queue('default')", database=target)
+    server.psql(run("pg_dump", "--data-only", "--disable-triggers", SOURCE), database=target)
+
+
+@pytest.mark.parametrize(
+    "restore",
+    [
+        restore_script,
+        restore_inserts,
+        restore_archive,
+        restore_directory,
+        restore_parts,
+        restore_without_triggers,
+    ],
+)
+@pytest.mark.usefixtures("source")
+def test_a_restored_database_is_the_same(
+    server: Server,
+    run: Run,
+    target: str,
+    tmp_path: Path,
+    restore: Callable[[Server, Run, str, Path], None],
+) -> None:
+    restore(server, run, target, tmp_path / "dump")
+
+    check_same(server, SOURCE, target)
+
+
+async def test_jobs_go_on_where_they_were(
+    server: Server, run: Run, source: str, target: str, tmp_path: Path
+) -> None:
+    receipts = "select array_agg(array[id, token]) from pgq_jobs where state = 'active'"
+    leased = json.loads(server.psql(f"select to_json(({receipts}))", database=source))
+    last = sequences(server, source)
+    restore_archive(server, run, target, tmp_path / "dump")
+
+    async with sessions(dsn_of(server, target), 1) as (session,):
+
+        async def claim(queue: str) -> list[str]:
+            query = "select payload #>> '{}' from pgq_dequeue(100, '1 hour', $1) order by id"
+            return [row[0] for row in await session.fetch(query, queue)]
+
+        enqueue = "select pgq_enqueue('0', $1, dedupe_key => $2)"
+        held = await session.fetchval("select id from pgq_jobs where dedupe_key = 'held'")
+        live = await session.fetchval("select id from pgq_jobs where dedupe_key = 'k'")
+        assert await session.fetchval(enqueue, "kept", "held") == held
+        assert await session.fetchval(enqueue, "default", "k") == live
+        for queue in ("limited", "blocking", 'Ünï "q"'):
+            assert await claim(queue) == []
+        rest = await session.fetch("select id, token, payload #>> '{}' from pgq_dequeue(100, '1h')")
+        assert [row[2] for row in rest] == ["ready", "head", "once", "expires", "first"]
+        assert min(row["id"] for row in rest) > 0
+        assert min(row["token"] for row in rest) > last["pgq.token"]
+        assert len(await complete(session, [(row[0], row[1]) for row in rest])) == len(rest)
+        assert await claim("default") == ["follower", "after"]
+
+        assert sorted(await complete(session, [(a, b) for a, b in leased])) == sorted(
+            job for job, _ in leased
+        )
+        assert await claim("limited") == ["at the limit"]
+        assert await session.fetchval("select pgq_unblock('blocking', 'g')")
+        assert await claim("blocking") == ["blocked"]
+        await maintain(session)
+        assert await claim("kept") == ["turns", "new"]
+        assert await session.fetchval("select pgq_enqueue('0')") > last["pgq.job_id"]
+
+        await session.execute(f'set role "{ROLE.replace(chr(34), chr(34) * 2)}"')
+        assert await session.fetchval("select pgq_enqueue('0', 'kept')")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await session.execute("select pgq_enqueue('0')")
