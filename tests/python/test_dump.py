@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,12 +15,19 @@ import pytest
 from pgserver import Server
 
 from .catalog import describe, differences
-from .conftest import TEMPLATE
+from .conftest import INSTALL, TEMPLATE
 from .sessions import (
     complete,
+    dequeue,
     dsn_of,
+    enqueue,
+    files,
     maintain,
     sessions,
+    settle_all,
+    started,
+    until,
+    within,
 )
 
 Rows: TypeAlias = "dict[str, list[str]]"
@@ -271,3 +279,40 @@ async def test_jobs_go_on_where_they_were(
         assert await session.fetchval("select pgq_enqueue('0', 'kept')")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await session.execute("select pgq_enqueue('0')")
+
+
+async def test_a_dump_that_takes_long_is_one_moment(
+    server: Server, run: Run, target: str, tmp_path: Path
+) -> None:
+    """It has its snapshot, and no lock on a table of pgq yet, while slots are emptied."""
+    server.psql("create database busy")
+    server.psql(f"create table locked (); {INSTALL}", database="busy")
+    dsn = dsn_of(server, "busy")
+    waits = "select wait_event_type = 'Lock' from pg_stat_activity where application_name = $1"
+    async with sessions(dsn, 2, pgq__slot_size="8192") as (session, other):
+        await enqueue(session, 200)
+        receipts = await dequeue(session, 100)
+        await complete(session, receipts[:50])
+        before = rows(server, "busy")
+        slots = await files(session)
+        await other.execute("begin; lock table locked")
+
+        dump = asyncio.to_thread(run, "pg_dump", "--file", tmp_path / "dump", "busy")
+        async with started(dump) as dumping:
+            await until(lambda: session.fetchval(waits, "pg_dump"))
+            for receipt in receipts[50:]:
+                await session.execute(RETRY, *receipt)
+            assert len(await settle_all(session)) == 100
+            await maintain(session, 5)
+            await enqueue(session, 100)
+            assert len(await settle_all(session)) == 100
+            await maintain(session, 5)
+
+            await other.execute("rollback")
+            await within(dumping)
+
+        await maintain(session, 3)
+        assert await files(session) != slots
+    server.psql((tmp_path / "dump").read_text(), database=target)
+    assert rows(server, target) == before
+    server.psql("drop database busy with (force)")

@@ -83,7 +83,9 @@ begin
         begin
             v_name := format('archive_%s', v_bucket);
             execute format('lock table pgq.%I in access share mode nowait', v_name);
-            if pg_relation_size(format('pgq.%I', v_name)::regclass) > 0 then
+            if pg_relation_size(format('pgq.%I', v_name)::regclass) > 0
+                and not pgq._is_dumped()
+            then
                 execute format('lock table pgq.%I in access exclusive mode nowait', v_name);
                 execute format('truncate pgq.%I', v_name);
             end if;

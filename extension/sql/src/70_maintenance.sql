@@ -11,7 +11,7 @@
  * then pass it by. At a later tick it is locked in ACCESS EXCLUSIVE mode; no transaction that
  * inserted into it can be open then. If it is empty in a snapshot taken after the lock, it is
  * truncated; if not, a late commit has arrived, and it is live again. Nothing else than that look
- * tells that a slot is empty.
+ * tells that a slot is empty. While pg_dump is at work no slot is truncated.
  *
  * Only READ COMMITTED gives each statement its own snapshot, so nothing is done under other levels.
  */
@@ -101,6 +101,25 @@ comment on function pgq._holds_unleased(smallint, timestamptz) is
 'whether any queue has a job in a slot of the ring that nobody leases; looks from the floors on, '
 'which pgq._adjust_floors has just lowered below what is claimable';
 
+create function pgq._is_dumped()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The caller's transaction may have looked long ago.
+    perform pg_stat_clear_snapshot();
+    return exists (
+        select from pg_stat_activity a
+         where a.datname = current_database() and a.application_name = 'pg_dump'
+           and a.backend_xmin is not null
+    );
+end
+$$;
+comment on function pgq._is_dumped() is
+'whether pg_dump has a snapshot. Tables of an extension it locks when it comes to them: by then a '
+'truncated one is empty for old snapshots, too, and where its jobs went they do not show';
+
 create function pgq._truncate(p_slot smallint)
 returns text
 language plpgsql
@@ -114,11 +133,18 @@ begin
         if pgq._holds_jobs({slot}::smallint, false) then
             return 'live';
         end if;
+        -- Before the lock, too, which would make a parallel dump fail.
+        if pgq._is_dumped() then
+            return 'closing';
+        end if;
         lock table pgq.job_{slot}, pgq.floor_{slot}, pgq.hold_{slot}
             in access exclusive mode nowait;
         if pgq._holds_jobs({slot}::smallint, true) then
             truncate pgq.floor_{slot};
             return 'live';
+        end if;
+        if pgq._is_dumped() then
+            return 'closing';
         end if;
         truncate pgq.job_{slot}, pgq.floor_{slot}, pgq.hold_{slot};
     --@ end
