@@ -107,18 +107,20 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The caller's transaction may have looked long ago.
-    perform pg_stat_clear_snapshot();
+    -- Its name is no good sign: it can be changed, and not all owners may see it.
     return exists (
-        select from pg_stat_activity a
-         where a.datname = current_database() and a.application_name = 'pg_dump'
-           and a.backend_xmin is not null
+        select from pg_locks l
+         where l.relation in ('pg_extension'::regclass, 'pg_foreign_table'::regclass)
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+           and l.mode = 'AccessShareLock' and l.pid <> pg_backend_pid()
+         group by l.pid having count(distinct l.relation) = 2
     );
 end
 $$;
 comment on function pgq._is_dumped() is
-'whether pg_dump has a snapshot. Tables of an extension it locks when it comes to them: by then a '
-'truncated one is empty for old snapshots, too, and where its jobs went they do not show';
+'whether somebody has read the catalog as pg_dump does, and is still at it. It locks tables of an '
+'extension only when it comes to them: by then a truncated one is empty for old snapshots, too, '
+'and where its jobs went they do not show';
 
 create function pgq._truncate(p_slot smallint)
 returns text
