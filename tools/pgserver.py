@@ -158,7 +158,7 @@ class Server:
         pgwatch.end(self.data, signal.SIGKILL)
         with self.log.open("ab") as log:
             self._process = process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self.data],
+                [self.bin / "postgres", "-D", self.data],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -191,6 +191,17 @@ class Server:
         """Make a standby a primary, and wait until it takes writes."""
         self.psql("select pg_promote()", database="postgres")
 
+    def upgrade(self, old: "Server") -> None:
+        """Take the data of an older server over with pg_upgrade, instead of what is in here."""
+        self.psql(f'drop database "{self.database}"', database="postgres")
+        self.stop()
+        old.stop()
+        # The older one has no checksums, and pg_upgrade wants both alike.
+        self._run_program("pg_checksums", "--disable", "-D", self.data)
+        places: list[str | Path] = ["-b", old.bin, "-B", self.bin, "-d", old.data, "-D", self.data]
+        self._run_program("pg_upgrade", "-U", self.user, "-s", self.directory, *places)
+        self.start()
+
     def close(self) -> None:
         """Stop the server and remove its directory."""
         try:
@@ -222,9 +233,9 @@ class Server:
     def _prepare(self) -> None:
         changes_user = self._account["user"] is not None
         if self.major < 18 or (changes_user and not self._install.is_open_to_all()):
-            self._bin = self._install.copy(self.directory / "server")
+            self.bin = self._install.copy(self.directory / "server")
         else:
-            self._bin = self._install.bin
+            self.bin = self._install.bin
         if self._primary is None:
             self._initdb()
         else:
@@ -262,8 +273,12 @@ class Server:
         password.chmod(0o644)
         options = ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}"]
         options += ["--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        self._run_program("initdb", "-D", self.data, "-U", self.user, *options)
+
+    def _run_program(self, name: str, *options: str | Path) -> None:
+        """Run a program that works on the files of the server, as its user."""
         done = subprocess.run(
-            [self._bin / "initdb", "-D", self.data, "-U", self.user, *options],
+            [self.bin / name, *options],
             capture_output=True,
             text=True,
             check=False,
@@ -272,7 +287,8 @@ class Server:
             **self._account,
         )
         if done.returncode != 0:
-            raise ServerError(f"initdb: {done.stderr.strip()}")
+            # pg_upgrade says on stdout what is wrong.
+            raise ServerError(f"{name}: {(done.stderr or done.stdout).strip()}")
 
     def _copy(self, primary: "Server") -> None:
         """Copy the data of a running server, to follow it."""

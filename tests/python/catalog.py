@@ -37,12 +37,14 @@ select case when p_role = 0 then 'public'
             when p_role = (select e.extowner from extension e) then '(owner)'
             else pg_get_userbyid(p_role)::text end
 $$;
+-- PostgreSQL 17 added MAINTAIN, which pg_upgrade does not give to owners.
 create function pg_temp.acl(p_acl aclitem[], p_default "char", p_owner oid) returns text[]
 language sql as $$
 select array(
     select format('%s has %s%s from %s', pg_temp.role(a.grantee), a.privilege_type,
                   case when a.is_grantable then ', to grant' end, pg_temp.role(a.grantor))
       from aclexplode(coalesce(p_acl, acldefault(p_default, p_owner))) a
+     where a.privilege_type <> 'MAINTAIN'
      order by 1
 )
 $$;
@@ -59,10 +61,21 @@ select 'comment', i.identity, to_jsonb(d.description)
  where (d.classoid, d.objoid) in (select m.classid, m.objid from member m)
     or (d.classoid = 'pg_class'::regclass and d.objoid in (select r.oid from relation r))
     or (d.classoid = 'pg_extension'::regclass and d.objoid in (select e.oid from extension e));
-select 'initial privileges', i.identity, to_jsonb(pg_temp.acl(p.initprivs, 'r', 0))
-  from pg_init_privs p
-  join member m on (m.classid, m.objid) = (p.classoid, p.objoid),
-       pg_identify_object(p.classoid, p.objoid, p.objsubid) i;
+-- pg_upgrade leaves out those that are the default anyway.
+select 'initial privileges', i.identity, to_jsonb(a.initial)
+  from extension e
+ cross join member m
+  join pg_init_privs p on (p.classoid, p.objoid, p.objsubid) = (m.classid, m.objid, 0),
+       lateral (
+           select case i.type when 'function' then 'f' when 'schema' then 'n' when 'type' then 'T'
+                              when 'sequence' then 's' else 'r' end::"char", i.identity
+             from pg_identify_object(m.classid, m.objid, 0) i
+       ) i (kind, identity),
+       lateral (
+           select pg_temp.acl(p.initprivs, i.kind, e.extowner),
+                  pg_temp.acl(null, i.kind, e.extowner)
+       ) a (initial, usual)
+ where a.initial <> a.usual;
 select 'schema', n.nspname, jsonb_build_object(
            'owner', pg_temp.role(n.nspowner), 'acl', pg_temp.acl(n.nspacl, 'n', n.nspowner))
   from pg_namespace n where n.nspname = 'pgq';
@@ -87,10 +100,11 @@ select 'column', format('%s.%I', r.oid::regclass, a.attname), jsonb_build_object
   from relation r
   join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
   left join pg_attrdef d on d.adrelid = r.oid and d.adnum = a.attnum;
+-- NOT NULL is told with the columns: its constraints, since PostgreSQL 18, have any name.
 select 'constraint', format('%s.%I', r.oid::regclass, c.conname), jsonb_build_object(
            'definition', pg_get_constraintdef(c.oid), 'valid', c.convalidated,
            'index', nullif(c.conindid, 0)::regclass)
-  from relation r join pg_constraint c on c.conrelid = r.oid;
+  from relation r join pg_constraint c on c.conrelid = r.oid and c.contype <> 'n';
 select 'index', r.oid::regclass, jsonb_build_object(
            'definition', pg_get_indexdef(r.oid), 'valid', i.indisvalid, 'unique', i.indisunique,
            'primary', i.indisprimary, 'identity', i.indisreplident)
