@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -12,11 +14,14 @@ from typing import Final, TypeAlias
 import asyncpg
 import pgfind
 import pytest
+from bootstrap import ROOT
 from pgserver import Server
 
 from .catalog import describe, differences
 from .conftest import INSTALL, TEMPLATE
 from .sessions import (
+    Connection,
+    Receipt,
     complete,
     dequeue,
     dsn_of,
@@ -34,7 +39,8 @@ Rows: TypeAlias = "dict[str, list[str]]"
 Run: TypeAlias = "Callable[..., str]"
 
 SOURCE: Final = "Source of dumps"
-ROLE: Final = 'An "odd" role'
+OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+QUOTED_ROLE: Final = '"An ""odd"" role"'
 
 # In this order: each line may build on those before it.
 JOBS: Final = """
@@ -104,7 +110,8 @@ select jsonb_object_agg(s, pg_sequence_last_value(s))
 def rows(server: Server, database: str) -> Rows:
     """Return what is in each of the tables that a dump must carry along."""
     tables = server.psql(_TABLES, database=database).splitlines()
-    newest = "where t.gen = (select max(r.gen) from pgq.ring r)"
+    # The installation makes the first.
+    newest = "where t.gen > 1 and t.gen = (select max(r.gen) from pgq.ring r)"
     queries = (
         f"select '{table}', t from {table} t {newest if table == 'pgq.ring' else ''};"
         for table in tables
@@ -145,12 +152,12 @@ def run(server: Server) -> Run:
 @pytest.fixture(scope="module")
 def source(server: Server) -> Iterator[str]:
     """A database with jobs in all states, and whatever else the extension can store."""
-    server.psql(f'create role "{ROLE.replace(chr(34), chr(34) * 2)}" login')
+    server.psql(f"create role {QUOTED_ROLE}")
     server.psql(f'create database "{SOURCE}" template {TEMPLATE}')
     server.psql(JOBS, database=SOURCE)
     yield SOURCE
     server.psql(f'drop database "{SOURCE}"')
-    server.psql(f'drop role "{ROLE.replace(chr(34), chr(34) * 2)}"')
+    server.psql(f"drop role {QUOTED_ROLE}")
 
 
 @pytest.fixture
@@ -237,48 +244,176 @@ def test_a_restored_database_is_the_same(
     check_same(server, SOURCE, target)
 
 
+def example(part: str) -> str:
+    """Return the SQL of docs/operations.md in which something occurs."""
+    [found] = [sql for sql in re.findall(r"```sql\n(.*?)```", OPERATIONS, re.DOTALL) if part in sql]
+    return textwrap.dedent(found)
+
+
+async def check_life(
+    session: Connection, receipts: list[Receipt], last: dict[str, int], skipped: int = 0
+) -> None:
+    """Fail unless the jobs of the source go on: with its leases, its limits, its next numbers."""
+
+    async def claim(queue: str) -> list[str]:
+        query = "select payload #>> '{}' from pgq_dequeue(100, '1 hour', $1) order by id"
+        return [row[0] for row in await session.fetch(query, queue)]
+
+    by_key = "select id from pgq_jobs where dedupe_key = $1"
+    again = "select pgq_enqueue('0', $1, dedupe_key => $2)"
+    for queue, key in (("kept", "held"), ("default", "k")):
+        known = await session.fetchval(by_key, key)
+        assert await session.fetchval(again, queue, key) == known
+    for queue in ("limited", "blocking", 'Ünï "q"'):
+        assert await claim(queue) == []
+
+    jobs = await session.fetch("select id, token, payload #>> '{}' from pgq_dequeue(100, '1 hour')")
+    assert [row[2] for row in jobs] == ["ready", "head", "once", "expires", "first"]
+    assert min(row["token"] >> 20 for row in jobs) > last["pgq.token"] + skipped
+    assert len(await complete(session, [(row[0], row[1]) for row in jobs])) == len(jobs)
+    assert await claim("default") == ["follower", "after"]
+
+    assert len(await complete(session, receipts)) == len(receipts) == 2
+    assert await claim("limited") == ["at the limit"]
+    assert await session.fetchval("select pgq_unblock('blocking', 'g')")
+    assert await claim("blocking") == ["blocked"]
+    await maintain(session)
+    assert await claim("kept") == ["turns", "new"]
+    assert await session.fetchval("select pgq_enqueue('0')") > last["pgq.job_id"]
+
+    await session.execute(f"set role {QUOTED_ROLE}")
+    assert await session.fetchval("select pgq_enqueue('0', 'kept')")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await session.execute("select pgq_enqueue('0')")
+
+
+def leased(server: Server, database: str) -> list[Receipt]:
+    """Return the receipts of all jobs that are active."""
+    query = "select id, token from pgq_jobs where state = 'active'"
+    lines = server.psql(query, database=database).splitlines()
+    return [(int(line.split("|")[0]), int(line.split("|")[1])) for line in lines]
+
+
 async def test_jobs_go_on_where_they_were(
     server: Server, run: Run, source: str, target: str, tmp_path: Path
 ) -> None:
-    receipts = "select array_agg(array[id, token]) from pgq_jobs where state = 'active'"
-    leased = json.loads(server.psql(f"select to_json(({receipts}))", database=source))
-    last = sequences(server, source)
+    receipts, last = leased(server, source), sequences(server, source)
     restore_archive(server, run, target, tmp_path / "dump")
 
     async with sessions(dsn_of(server, target), 1) as (session,):
+        await check_life(session, receipts, last, skipped=16_000_000)
 
-        async def claim(queue: str) -> list[str]:
-            query = "select payload #>> '{}' from pgq_dequeue(100, '1 hour', $1) order by id"
-            return [row[0] for row in await session.fetch(query, queue)]
 
-        enqueue = "select pgq_enqueue('0', $1, dedupe_key => $2)"
-        held = await session.fetchval("select id from pgq_jobs where dedupe_key = 'held'")
-        live = await session.fetchval("select id from pgq_jobs where dedupe_key = 'k'")
-        assert await session.fetchval(enqueue, "kept", "held") == held
-        assert await session.fetchval(enqueue, "default", "k") == live
-        for queue in ("limited", "blocking", 'Ünï "q"'):
-            assert await claim(queue) == []
-        rest = await session.fetch("select id, token, payload #>> '{}' from pgq_dequeue(100, '1h')")
-        assert [row[2] for row in rest] == ["ready", "head", "once", "expires", "first"]
-        assert min(row["id"] for row in rest) > 0
-        assert min(row["token"] for row in rest) > last["pgq.token"]
-        assert len(await complete(session, [(row[0], row[1]) for row in rest])) == len(rest)
-        assert await claim("default") == ["follower", "after"]
+@pytest.mark.once
+async def test_jobs_go_on_after_pg_upgrade() -> None:
+    with Server(16, {"fsync": "off"}) as old, Server(18, {"fsync": "off"}) as new:
+        old.psql(f"create role {QUOTED_ROLE}; {INSTALL}")
+        old.psql(JOBS)
+        before, receipts = rows(old, old.database), leased(old, old.database)
+        last = sequences(old, old.database)
 
-        assert sorted(await complete(session, [(a, b) for a, b in leased])) == sorted(
-            job for job, _ in leased
-        )
-        assert await claim("limited") == ["at the limit"]
-        assert await session.fetchval("select pgq_unblock('blocking', 'g')")
-        assert await claim("blocking") == ["blocked"]
-        await maintain(session)
-        assert await claim("kept") == ["turns", "new"]
-        assert await session.fetchval("select pgq_enqueue('0')") > last["pgq.job_id"]
+        new.upgrade(old)
 
-        await session.execute(f'set role "{ROLE.replace(chr(34), chr(34) * 2)}"')
-        assert await session.fetchval("select pgq_enqueue('0', 'kept')")
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await session.execute("select pgq_enqueue('0')")
+        assert rows(new, new.database) == before
+        assert sequences(new, new.database) == last
+        new.psql("create database fresh")
+        new.psql(f"{INSTALL};{JOBS}", database="fresh")
+        assert differences(describe(new, "fresh"), describe(new, new.database)) == []
+        async with sessions(dsn_of(new), 1) as (session,):
+            await check_life(session, receipts, last)
+
+
+def test_the_extension_may_belong_to_somebody_else(
+    server: Server, run: Run, target: str, source: str
+) -> None:
+    server.psql("create role heir; grant create on database target to heir")
+    server.psql("grant create on schema public to heir", database=target)
+    server.psql(f"set role heir; {INSTALL}", database=target)
+
+    restore_script(server, run, target, Path())
+
+    check_same(server, source, target)
+    owner = "select extowner::regrole from pg_extension where extname = 'pgq'"
+    assert server.psql(owner, database=target) == "heir"
+    server.psql("drop owned by heir cascade", database=target)
+    server.psql("drop owned by heir; drop role heir")
+
+
+def test_the_extension_may_be_in_another_schema(
+    server: Server, run: Run, target: str, source: str, tmp_path: Path
+) -> None:
+    server.psql(f"create schema jobs; {INSTALL} schema jobs", database=target)
+
+    run("pg_dump", "--format=custom", "--file", tmp_path / "dump", source)
+    run("pg_restore", "--no-privileges", "--dbname", target, tmp_path / "dump")
+
+    assert rows(server, target) == rows(server, source)
+    use = f"set role {QUOTED_ROLE}; select jobs.pgq_enqueue('0', 'kept')"
+    with pytest.raises(pgfind.ServerError, match="permission denied for schema jobs"):
+        server.psql(use, database=target)
+    server.psql(example("jobs.pgq_grant"), database=target)
+    server.psql(use, database=target)
+    with pytest.raises(pgfind.ServerError, match='permission denied for queue "default"'):
+        server.psql(use.replace(", 'kept'", ""), database=target)
+
+
+def test_grants_go_to_the_same_roles_or_to_nobody(server: Server, run: Run, target: str) -> None:
+    server.psql(f"create database granted template {TEMPLATE}")
+    grant = "create role leaver; select pgq_grant('*', 'leaver', '{observe}')"
+    server.psql(grant, database="granted")
+    before = run("pg_dump", "granted")
+    server.psql("drop owned by leaver; drop role leaver", database="granted")
+    after = run("pg_dump", "granted")
+
+    with pytest.raises(pgfind.ServerError, match='role "leaver" does not exist'):
+        server.psql(f"begin; {before}; commit", database=target)
+    server.psql(after, database=target)
+
+    count = "select count(*) from pgq.privilege"
+    assert server.psql(count, database="granted") == "1"
+    assert server.psql(count, database=target) == "0"
+    server.psql("drop database granted")
+
+
+@pytest.mark.usefixtures("source")
+def test_a_queue_that_was_in_use_is_not_replaced(server: Server, run: Run, target: str) -> None:
+    server.psql(f"{INSTALL}; select pgq_enqueue('0'); select from pgq_dequeue()", database=target)
+
+    before = rows(server, target)
+    script = run("pg_dump", "--data-only", SOURCE)
+
+    with pytest.raises(pgfind.ServerError, match="duplicate key value"):
+        server.psql(f"begin; {script}; commit", database=target)
+
+    assert rows(server, target) == before
+
+
+async def test_a_clone_is_a_queue_of_its_own(server: Server, source: str) -> None:
+    server.psql(f'create database clone template "{source}"')
+    check_same(server, source, "clone")
+
+    receipts, last = leased(server, source), sequences(server, source)
+    server.psql("create database other template clone")
+    async with (
+        sessions(dsn_of(server, "other"), 1) as (session,),
+        sessions(dsn_of(server, "clone"), 2) as (sleeper, producer),
+    ):
+        woken: asyncio.Queue[str] = asyncio.Queue()
+
+        def wake(_: object, __: int, channel: str, ___: object) -> None:
+            woken.put_nowait(channel)
+
+        channel = await sleeper.fetchval("select pgq_channel('default')")
+        await sleeper.add_listener(channel, wake)
+        await sleeper.fetchval("select pgq_wait('{default}')")
+        await check_life(session, receipts, last)
+        await sleeper.fetchval("select 1")  # what has been sent by now comes before the answer
+        assert woken.empty()
+        assert sequences(server, "clone") == last
+        await producer.fetchval("select pgq_enqueue('0')")
+        assert await within(woken.get()) == channel
+    server.psql("drop database clone with (force)")
+    server.psql("drop database other with (force)")
 
 
 async def test_a_dump_that_takes_long_is_one_moment(
@@ -316,3 +451,29 @@ async def test_a_dump_that_takes_long_is_one_moment(
     server.psql((tmp_path / "dump").read_text(), database=target)
     assert rows(server, target) == before
     server.psql("drop database busy with (force)")
+
+
+@pytest.mark.once
+def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
+    server.psql(f"create database shop template {TEMPLATE}")
+    server.psql("select pgq_enqueue('0'); select pgq_schedule('s', '* * * * *')", database="shop")
+    script, *rest = re.findall(r"```sh\n(.*?)```", OPERATIONS, re.DOTALL)
+    assert not rest
+    environment = {**server.environment(), "PGDATABASE": "postgres"}
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=environment, check=True)
+    assert rows(server, "restored") == rows(server, "shop")
+
+    server.psql(example("pgq_pause_schedule"), database="restored")
+    assert server.psql("select * from pgq_dequeue()", database="restored") == ""
+    assert server.psql("select paused from pgq.schedule", database="restored") == "t"
+
+    server.psql(example("CREATE DATABASE"))
+    assert rows(server, "clone") == rows(server, "shop")
+
+    logged = "alter sequence pgq.next_tick set logged"
+    server.psql(logged, database="clone")
+    assert differences(describe(server, "shop"), describe(server, "clone")) != []
+    server.psql(example("UNLOGGED"), database="clone")
+    assert differences(describe(server, "shop"), describe(server, "clone")) == []
+    for database in ("shop", "restored", "clone"):
+        server.psql(f"drop database {database}")

@@ -2,7 +2,7 @@
  * Retention: partitions of the archive are truncated when all that is in them has expired.
  */
 begin;
-select plan(24);
+select plan(25);
 \ir support/clock.psql
 
 create temp table kept (id bigint, expires_at timestamptz);
@@ -110,6 +110,10 @@ select pg_temp.wait('10 minutes') \g /dev/null
 select lives_ok('select pgq._maintain()', 'a partition that is being read is not waited for');
 select is((select count(*) from pgq.archive), 1::bigint, 'it is left as it is');
 close reader;
+set local application_name = 'pg_dump';
+select pgq._maintain() \g /dev/null
+select is((select count(*) from pgq.archive), 1::bigint, 'also while pg_dump is at work');
+set local application_name = 'other';
 select pgq._maintain() \g /dev/null
 select is((select count(*) from pgq.archive), 0::bigint, 'and truncated at a later tick');
 select is(
