@@ -86,8 +86,7 @@ create table pgq.lane (
     expiring boolean not null default false,
     is_bounded boolean not null default false,
     awaited_until timestamptz,
-    constraint lane_pkey primary key (id),
-    constraint lane_queue_fkey foreign key (queue_id) references pgq.queue (id) on delete cascade
+    constraint lane_pkey primary key (id)
 );
 create index lane_queue_id_idx on pgq.lane (queue_id, priority desc, id);
 create index lane_plain_idx on pgq.lane (queue, priority) where not (expiring or is_bounded);

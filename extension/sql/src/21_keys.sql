@@ -26,9 +26,7 @@ create table pgq.group_block (
     group_id bigint not null,
     queue_id integer not null,
     job_id bigint not null,
-    constraint group_block_pkey primary key (group_id, job_id),
-    constraint group_block_queue_fkey foreign key (queue_id) references pgq.queue (id)
-        on delete cascade
+    constraint group_block_pkey primary key (group_id, job_id)
 );
 comment on table pgq.group_block is
 'groups of which a job has died, where group_on_dead is block, until it is retried or unblocked';

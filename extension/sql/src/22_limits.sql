@@ -7,7 +7,6 @@ create table pgq.permit (
     kind "char" not null,
     n integer not null,
     constraint permit_pkey primary key (queue_id, kind, n),
-    constraint permit_queue_fkey foreign key (queue_id) references pgq.queue (id) on delete cascade,
     constraint permit_kind_check check (kind in ('a', 'r'))
 );
 comment on table pgq.permit is

@@ -6,8 +6,6 @@ create table pgq.privilege (
     role regrole not null,
     queue_id integer,
     verb text not null,
-    constraint privilege_queue_fkey foreign key (queue_id) references pgq.queue (id)
-        on delete cascade,
     constraint privilege_verb_check check (
         verb in ('enqueue', 'consume', 'observe', 'manage', 'usage')
     )

@@ -16,8 +16,6 @@ create table pgq.schedule (
     next_at timestamptz not null,
     last_at timestamptz,
     constraint schedule_pkey primary key (name),
-    constraint schedule_queue_fkey foreign key (queue_id) references pgq.queue (id)
-        on delete cascade,
     constraint schedule_missed_check check (missed in ('skip', 'once', 'all'))
 );
 create index schedule_queue_id_idx on pgq.schedule (queue_id);

@@ -92,6 +92,24 @@ $$;
 comment on function pgq._check_may_drop(text) is
 'raises what pgq._queue_id does; leaves no lock, which could not be raised then';
 
+-- Foreign keys would see to it, too, but a parallel pg_restore fills the tables in any order.
+create function pgq._delete_queue(p_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgq.start s where s.queue_id = p_id;
+    delete from pgq.permit p where p.queue_id = p_id;
+    delete from pgq.group_block b where b.queue_id = p_id;
+    delete from pgq.schedule s where s.queue_id = p_id;
+    delete from pgq.lane l where l.queue_id = p_id;
+    delete from pgq.queue q where q.id = p_id;
+end
+$$;
+comment on function pgq._delete_queue(integer) is
+'deletes a queue without jobs and grants; the caller holds pgq.queue and pgq.lane';
+
 create function @extschema@.pgq_drop_queue(
     name text,
     force boolean default false
@@ -146,8 +164,7 @@ begin
     end loop;
     delete from pgq.archive a where a.queue = name and a.state = 'dead';
     perform pgq._drop_grants(v_id);
-    delete from pgq.start s where s.queue_id = v_id;
-    delete from pgq.queue q where q.id = v_id;
+    perform pgq._delete_queue(v_id);
     perform pgq._use_pg_cron();
 end
 $$;
