@@ -338,6 +338,8 @@ def test_a_queue_is_created_configured_and_dropped(pgq: Cli, sql: Sql) -> None:
     )
     assert settings == "5|00:01:30|00:00:00|block"
     assert "exists already" in pgq.fails(1, "queue", "create", "api")
+    kept = pgq.json("queue", "create", "api", "--max-attempts", "9", "--if-not-exists")
+    assert kept == {"queue": "api", "created": False}
     pgq.ok("enqueue", "api", "1")
     assert "force" in pgq.fails(1, "queue", "drop", "api")
     assert pgq.json("queue", "drop", "api", "--force") == {"queue": "api", "dropped": True}

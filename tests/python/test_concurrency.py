@@ -120,9 +120,11 @@ async def test_a_second_claim_of_a_job_fails_at_once(
     with pytest.raises(asyncpg.LockNotAvailableError) as refused:
         await within(c.execute("select pgq_claim($1)", job_id), 5)
     assert refused.value.sqlstate == "55P03"
+    assert refused.value.detail == "It is being claimed or settled just now."
     await a.execute("commit")
-    with pytest.raises(asyncpg.LockNotAvailableError):
+    with pytest.raises(asyncpg.LockNotAvailableError) as refused:
         await within(b.execute("select pgq_claim($1)", job_id), 5)
+    assert refused.value.detail.startswith("It is leased until ")
 
 
 async def test_sessions_that_race_for_one_job_get_it_once(dsn: Dsn) -> None:

@@ -417,6 +417,10 @@ async def test_claim_takes_the_one_given_job(queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(2)
     job = await queue.claim(job_id, timedelta(minutes=1), worker="moderator")
     assert (job.id, job.payload, job.worker) == (job_id, 2, "moderator")
+    with pytest.raises(pgq.JobHeld, match="job .* is held") as refused:
+        await queue.claim(job_id, worker="another")
+    assert refused.value.detail is not None
+    assert refused.value.detail.startswith('It is leased to "moderator" until ')
     assert await queue.complete(job)
 
 
@@ -557,7 +561,7 @@ async def test_every_setting_of_a_queue_is_stored(pool: asyncpg.Pool[Any]) -> No
         "max_payload": 16,
     }
     queue = pgq.Queue(pool, "set")
-    names = set(inspect.signature(queue.create).parameters) - {"connection"}
+    names = set(inspect.signature(queue.create).parameters) - {"if_not_exists", "connection"}
     assert names == set(inspect.signature(queue.configure).parameters) - {"connection"}
     assert names == set(first)
     await queue.create(**first)
@@ -568,6 +572,7 @@ async def test_every_setting_of_a_queue_is_stored(pool: asyncpg.Pool[Any]) -> No
         assert (await stored()).items() >= (first | {name: other}).items()
         await queue.configure(**{name: value})
     await queue.configure()
+    assert await queue.create(max_attempts=4, if_not_exists=True) is False
     assert (await stored()).items() >= first.items()
 
 

@@ -57,7 +57,7 @@ insert into expected values
  'group_on_dead text DEFAULT ''continue''::text, rate_limit integer DEFAULT 0, '
  'rate_interval interval DEFAULT ''00:00:01''::interval, rate_burst integer DEFAULT 0, '
  'priority_ageing interval DEFAULT ''00:00:00''::interval, max_ready integer DEFAULT 0, '
- 'max_payload integer DEFAULT 0)', 'void'),
+ 'max_payload integer DEFAULT 0, if_not_exists boolean DEFAULT false)', 'boolean'),
 ('pgq_configure_queue(name text, max_attempts integer DEFAULT NULL::integer, '
  'backoff_base interval DEFAULT NULL::interval, '
  'backoff_factor double precision DEFAULT NULL::double precision, '

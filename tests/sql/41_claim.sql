@@ -2,11 +2,24 @@
  * pgq_claim, one given job, and pgq_pop, jobs removed in the caller's transaction.
  */
 begin;
-select plan(44);
+select plan(46);
 \ir support/clock.psql
 
 create function pg_temp.claim(p_id bigint, p_rest text default '') returns text
 language sql as $$ select format('select pgq_claim(%s%s)', coalesce(p_id::text, 'null'), p_rest) $$;
+
+create function pg_temp.detail(p_statement text) returns text
+language plpgsql as $$
+declare
+    v_detail text;
+begin
+    execute p_statement;
+    return null;
+exception when lock_not_available then
+    get stacked diagnostics v_detail = pg_exception_detail;
+    return v_detail;
+end
+$$;
 
 -- pgq_claim.
 select pg_temp.add('low'), pg_temp.add('wanted'), pg_temp.add('high', p_priority => 9)
@@ -20,6 +33,10 @@ select results_eq(
                       '"wanted"'::jsonb) $$, :wanted),
     'a ready job is claimed by its id, whatever is before it in the queue');
 select throws_ok(pg_temp.claim(:wanted), '55P03', null, 'a job that is held is refused at once');
+select is(
+    pg_temp.detail(pg_temp.claim(:wanted)),
+    format('It is leased to "moderator" until %s.', pgq._now() + interval '1 minute'),
+    'and the detail says to whom, until when');
 select is(pg_temp.take(9), '{high,low}', 'the others are still there');
 select pg_temp.wait('1 minute') \g /dev/null
 create temp table again as select c.* from pgq_claim(:wanted) c;
@@ -41,6 +58,10 @@ select pgq_resume('off') \g /dev/null
 select lives_ok(pg_temp.claim(:paused), 'but not when the queue is resumed');
 select pgq_pause('off') \g /dev/null
 select throws_ok(pg_temp.claim(:paused), '55P03', null, 'a job held in a paused queue is held');
+select is(
+    pg_temp.detail(pg_temp.claim(:paused)),
+    format('It is leased until %s.', pgq._now() + interval '30 s'),
+    'by somebody who has given no name');
 select lives_ok(pg_temp.claim(:exhausted, $$, '1 s'$$), 'the only attempt');
 select pg_temp.wait('1 s') \g /dev/null
 select throws_ok(

@@ -2,7 +2,7 @@
  * pgq_create_queue, pgq_configure_queue, pgq_drop_queue, pgq_pause, pgq_resume.
  */
 begin;
-select plan(108);
+select plan(111);
 \ir support/clock.psql
 
 create temp view setting as
@@ -30,8 +30,12 @@ select results_eq(
     'or with own settings');
 select throws_ok(
     $$ select pgq_create_queue('plain') $$, '42710', null, 'a queue cannot be created twice');
-select lives_ok(
-    $$ select pgq_create_queue('Plain') $$, 'names differ by case');
+select is(
+    pgq_create_queue('full', 9, if_not_exists => true), false,
+    'with if_not_exists it is said that there is one');
+select is(
+    (select s.max_attempts from setting s where s.name = 'full'), 3, 'and that stays as it is');
+select is(pgq_create_queue('Plain', if_not_exists => true), true, 'names differ by case');
 select throws_ok(
     $$ select pgq_create_queue('default') $$, '42710', null, 'nor can "default"');
 select lives_ok(
@@ -78,7 +82,7 @@ select throws_ok(
     format('create_queue: null for %s is refused', argument))
   from unnest('{max_attempts,backoff_base,backoff_factor,backoff_max,keep_completed,keep_dead,'
               'max_active,rate_limit,rate_interval,rate_burst,priority_ageing,max_ready,'
-              'max_payload}'::text[]) argument;
+              'max_payload,if_not_exists}'::text[]) argument;
 select throws_ok('select pgq_create_queue(null)', '22004', null, 'a null name is refused');
 select is_empty(
     $$ select s.name from setting s where s.name = 'new' $$, 'an error creates no queue');

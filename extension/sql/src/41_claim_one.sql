@@ -2,7 +2,7 @@
  * Public: pgq_claim.
  */
 
-create function pgq._raise_held(p_id bigint)
+create function pgq._raise_held(p_id bigint, p_detail text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -10,10 +10,11 @@ as $$
 begin
     raise exception 'job % is held by another consumer', p_id
         using errcode = 'lock_not_available',
+              detail = p_detail,
               hint = 'Try another job, or this one later.';
 end
 $$;
-comment on function pgq._raise_held(bigint) is 'raises 55P03';
+comment on function pgq._raise_held(bigint, text) is 'raises 55P03';
 
 create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue)
 returns void
@@ -35,7 +36,11 @@ begin
                   detail = format('It was to start by %s.', p_job.start_by);
     end if;
     if p_job.lease_expires_at > v_now then
-        perform pgq._raise_held(p_job.id);
+        perform pgq._raise_held(
+            p_job.id,
+            format('It is leased%s until %s.', ' to "' || p_job.worker || '"',
+                   p_job.lease_expires_at)
+        );
     end if;
     if p_job.run_at > v_now and p_job.token is null then
         raise exception 'job % is scheduled', p_job.id
@@ -97,7 +102,7 @@ begin
     select g.* into v_result
       from pgq._grab(v_queue.name, 1, v_lease_ms, worker, true, id - 1, id + 1) g;
     if not found then
-        perform pgq._raise_held(id);
+        perform pgq._raise_held(id, 'It is being claimed or settled just now.');
     end if;
     return v_result;
 end
@@ -105,5 +110,6 @@ $$;
 revoke all on function @extschema@.pgq_claim(bigint, interval, text) from public;
 comment on function @extschema@.pgq_claim(bigint, interval, text) is
 'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 '
-'at once when another consumer holds it; P0002 unknown or finished; 55000 scheduled, waiting for '
-'its group, in a paused queue or without an attempt left; 22004 and 22023 as pgq_dequeue.';
+'at once when another consumer holds it, and the detail says which one until when; P0002 unknown '
+'or finished; 55000 scheduled, waiting for its group, in a paused queue or without an attempt '
+'left; 22004 and 22023 as pgq_dequeue.';

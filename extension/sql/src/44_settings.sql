@@ -186,6 +186,22 @@ comment on function
 'claimed from then on. Claims that are not committed yet go by the old settings. Errors: 42704 '
 'unknown queue; 22004; 22023.';
 
+create function pgq._check_queue_name(p_name text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('name', p_name is null);
+    if length(p_name) not between 1 and 200 then
+        raise exception 'a queue''s name must have 1 to 200 characters, not %', length(p_name)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_queue_name(text) is 'raises 22004 for null, 22023 for a bad name';
+
 create function @extschema@.pgq_create_queue(
     name text,
     max_attempts integer default 20,
@@ -203,9 +219,10 @@ create function @extschema@.pgq_create_queue(
     rate_burst integer default 0,
     priority_ageing interval default '0',
     max_ready integer default 0,
-    max_payload integer default 0
+    max_payload integer default 0,
+    if_not_exists boolean default false
 )
-returns void
+returns boolean
 language plpgsql
 volatile
 security definer
@@ -214,15 +231,11 @@ as $$
 declare
     v_id integer;
 begin
-    perform pgq._check_may('manage'), pgq._check_not_null('name', name is null);
-    if length(name) not between 1 and 200 then
-        raise exception 'a queue''s name must have 1 to 200 characters, not %', length(name)
-            using errcode = 'invalid_parameter_value';
-    end if;
+    perform pgq._check_may('manage'), pgq._check_queue_name(name);
     if num_nulls(
         max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
         max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
-        rate_burst, priority_ageing, max_ready, max_payload
+        rate_burst, priority_ageing, max_ready, max_payload, if_not_exists
     ) > 0 then
         raise exception 'settings must not be null'
             using errcode = 'null_value_not_allowed',
@@ -233,7 +246,9 @@ begin
      where not exists (select from pgq.queue o where o.name = pgq_create_queue.name)
     on conflict on constraint queue_name_key do nothing
     returning q.id into v_id;
-    if v_id is null then
+    if v_id is null and if_not_exists then
+        return false;
+    elsif v_id is null then
         raise exception 'queue "%" exists already', name
             using errcode = 'duplicate_object',
                   hint = 'Use pgq_configure_queue to change its settings.';
@@ -244,17 +259,18 @@ begin
         max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
         rate_burst, priority_ageing, max_ready, max_payload
     );
+    return true;
 end
 $$;
 revoke all on function
     @extschema@.pgq_create_queue(
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
-        integer, text, integer, interval, integer, interval, integer, integer
+        integer, text, integer, interval, integer, interval, integer, integer, boolean
     ) from public;
 comment on function
     @extschema@.pgq_create_queue(
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
-        integer, text, integer, interval, integer, interval, integer, integer
+        integer, text, integer, interval, integer, interval, integer, integer, boolean
     ) is
 'Creates a queue. max_attempts: tries before a job is dead (1 to 32767). The wait before the '
 'next try is backoff_base * backoff_factor ^ (attempt - 1), at most backoff_max, of that a '
@@ -269,4 +285,5 @@ comment on function
 'other try has. Both limits need READ COMMITTED. priority_ageing: for each such time that its '
 'oldest job has been ready a priority counts as one higher (0: never). max_ready: with so many '
 'ready jobs enqueue fails (0: no bound). max_payload: bytes of a payload as text (0: no bound). '
-'Errors: 42710 exists already; 22004; 22023.';
+'if_not_exists: a queue of that name stays as it is, whatever its settings, and the answer is '
+'false. Errors: 42710 exists already; 22004; 22023.';

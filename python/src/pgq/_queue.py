@@ -459,7 +459,7 @@ class Queue:
             The claimed job.
 
         Raises:
-            JobHeld: somebody else holds it.
+            JobHeld: somebody else holds it; `detail` says who, and until when.
             NotClaimable: it is scheduled, waiting, or in a paused queue.
             UnknownJob: it does not exist or has ended.
         """
@@ -486,8 +486,9 @@ class Queue:
         priority_ageing: timedelta = _NOTHING,
         max_ready: int = 0,
         max_payload: int = 0,
+        if_not_exists: bool = False,
         connection: Connection | None = None,
-    ) -> None:
+    ) -> bool:
         """Create the queue.
 
         Args:
@@ -509,11 +510,15 @@ class Queue:
                 as one higher; zero for never.
             max_ready: with so many ready jobs `enqueue` raises; 0 for no bound.
             max_payload: the most bytes of a payload as JSON text; 0 for no bound.
+            if_not_exists: leave a queue of this name as it is, whatever its settings.
+
+        Returns:
+            False if there is one, with `if_not_exists`.
 
         Raises:
             QueueExists: there is one of this name.
         """
-        await self._value(
+        value: bool = await self._value(
             connection,
             _sql.CREATE_QUEUE,
             self.name,
@@ -533,7 +538,9 @@ class Queue:
             priority_ageing,
             max_ready,
             max_payload,
+            if_not_exists,
         )
+        return value
 
     async def configure(
         self,

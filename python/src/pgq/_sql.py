@@ -116,7 +116,7 @@ CREATE_QUEUE = """
         dedupe_for => $9::interval, group_concurrency => $10::integer,
         group_on_dead => $11::text, rate_limit => $12::integer, rate_interval => $13::interval,
         rate_burst => $14::integer, priority_ageing => $15::interval, max_ready => $16::integer,
-        max_payload => $17::integer)"""
+        max_payload => $17::integer, if_not_exists => $18::boolean)"""
 
 CONFIGURE_QUEUE = """
     select @pgq_configure_queue(

@@ -89,17 +89,22 @@ def queue() -> None:
 @queue.command(
     cls=Command,
     examples="""
-        pgq queue create emails
+        pgq queue create emails --if-not-exists
         pgq queue create api --max-attempts 5 --rate-limit 100 --rate-interval 1m
     """,
 )
 @click.argument("name")
 @_queue_settings
+@click.option("--if-not-exists", is_flag=True, help="Leave a queue of that name as it is.")
 @connected
 async def create(client: Client, /, name: str, **options: Any) -> None:
     """Create a queue. The help names the default of each setting."""
-    await client.queue(name).create(**_given(options))
-    output.say(f"queue {name} is created", queue=name, created=True)
+    created = await client.queue(name).create(**_given(options))
+    output.say(
+        f"queue {name} is created" if created else f"queue {name} exists already",
+        queue=name,
+        created=created,
+    )
 
 
 @queue.command(
