@@ -10,13 +10,9 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
 
 import asyncpg
-import asyncpg.pool
 import pgq
-
-Connection: TypeAlias = "asyncpg.Connection | asyncpg.pool.PoolConnectionProxy"
 
 CHUNK_BYTES = 256 * 1024
 CHUNKS_PER_TRANSACTION = 100
@@ -49,7 +45,7 @@ class Checkpoint:
     done: bool = False
 
 
-async def start(connection: Connection, path: Path) -> int:
+async def start(connection: pgq.Connection, path: Path) -> int:
     """Begin the import of a file, and return its id."""
     async with connection.transaction():
         import_id: int = await connection.fetchval(
@@ -82,7 +78,7 @@ async def split(job: pgq.Job[Import]) -> None:
                 raise pgq.LeaseLost("somebody else has this job by now")
 
 
-async def add_chunks(connection: Connection, file: Import, chunks: list[Chunk]) -> None:
+async def add_chunks(connection: pgq.Connection, file: Import, chunks: list[Chunk]) -> None:
     """Enqueue chunks and note them for the progress."""
     loads = await load.enqueue_many(chunks, connection=connection)
     await connection.executemany(
@@ -91,7 +87,7 @@ async def add_chunks(connection: Connection, file: Import, chunks: list[Chunk]) 
     )
 
 
-async def add_finish(connection: Connection, file: Import) -> None:
+async def add_finish(connection: pgq.Connection, file: Import) -> None:
     """Enqueue the end; if a chunk dies it waits until that one is retried (`pgq_retry`)."""
     rows = await connection.fetch("select job from import_chunk where import = $1", file.id)
     await finish.enqueue(
@@ -100,7 +96,7 @@ async def add_finish(connection: Connection, file: Import) -> None:
 
 
 @pgq.task("imports", transaction=True)
-async def load(job: pgq.Job[Chunk], connection: Connection) -> None:
+async def load(job: pgq.Job[Chunk], connection: pgq.Connection) -> None:
     """Load a chunk, exactly once."""
     rows = await asyncio.to_thread(read, job.payload)
     await connection.copy_records_to_table(
@@ -110,7 +106,7 @@ async def load(job: pgq.Job[Chunk], connection: Connection) -> None:
 
 
 @pgq.task("imports", transaction=True)
-async def finish(job: pgq.Job[Import], connection: Connection) -> None:
+async def finish(job: pgq.Job[Import], connection: pgq.Connection) -> None:
     """End an import, all chunks of which are loaded."""
     await connection.execute("update import set finished_at = now() where id = $1", job.payload.id)
 

@@ -6,14 +6,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import asyncpg
-import asyncpg.pool
 import httpx
 import pgq
-
-Connection: TypeAlias = "asyncpg.Connection | asyncpg.pool.PoolConnectionProxy"
 
 LONGEST_PAUSE: Final = timedelta(hours=1)
 
@@ -48,7 +44,7 @@ async def deliver(job: pgq.Job[Delivery]) -> int:
 
 
 async def publish(
-    connection: Connection, event: str, data: dict[str, Any]
+    connection: pgq.Connection, event: str, data: dict[str, Any]
 ) -> list[pgq.JobHandle[int]]:
     """Enqueue an event for all receivers, in the transaction that made it.
 

@@ -124,7 +124,7 @@ async def test_a_second_claim_of_a_job_fails_at_once(
     await a.execute("commit")
     with pytest.raises(asyncpg.LockNotAvailableError) as refused:
         await within(b.execute("select pgq_claim($1)", job_id), 5)
-    assert refused.value.detail.startswith("It is leased until ")
+    assert str(refused.value.detail).startswith("It is leased until ")
 
 
 async def test_sessions_that_race_for_one_job_get_it_once(dsn: Dsn) -> None:

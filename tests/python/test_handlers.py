@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import asyncpg
 import pgq
@@ -297,7 +297,8 @@ async def test_a_transaction_that_is_to_be_retried_is_rolled_back(
     await connection.execute("create table effect (n integer)")
 
     @worker.handler("default", transaction=True)
-    async def handle(job: pgq.Job, connection: Connection) -> pgq.Snooze:
+    async def handle(job: pgq.Job, connection: pgq.Connection) -> pgq.Snooze:
+        assert isinstance(connection, get_args(pgq.Connection))
         await connection.execute("insert into effect values ($1)", job.payload)
         return pgq.Snooze(timedelta(hours=1))
 

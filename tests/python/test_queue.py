@@ -417,7 +417,7 @@ async def test_claim_takes_the_one_given_job(queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(2)
     job = await queue.claim(job_id, timedelta(minutes=1), worker="moderator")
     assert (job.id, job.payload, job.worker) == (job_id, 2, "moderator")
-    with pytest.raises(pgq.JobHeld, match="job .* is held") as refused:
+    with pytest.raises(pgq.JobHeld, match="is held") as refused:
         await queue.claim(job_id, worker="another")
     assert refused.value.detail is not None
     assert refused.value.detail.startswith('It is leased to "moderator" until ')

@@ -165,7 +165,7 @@ async def test_a_wrong_payload_fails_the_job(
     job_id = await queue.enqueue({"to": 5}, headers={"task": "send_email"}, max_attempts=1)
     await worker.run_until_idle()
     with pytest.raises(pgq.JobDead, match=r"InvalidPayload.* Expected `str`, got `int`"):
-        await send_email.handle(job_id, pool=pool).result()
+        await send_email.handle(job_id, connection=pool).result()
 
 
 async def test_a_wrong_result_fails_the_job(pool: asyncpg.Pool[Any], worker: pgq.Worker) -> None:
@@ -242,7 +242,7 @@ async def test_any_client_names_the_task_in_a_header(
         """select pgq_enqueue('{"to": "ada"}', headers => '{"task": "send_email"}')"""
     )
     await worker.run_until_idle()
-    assert await send_email.handle(job_id, pool=pool).result() == "to ada"
+    assert await send_email.handle(job_id, connection=connection).result() == "to ada"
 
 
 async def test_a_job_of_no_task_goes_to_the_handler_or_the_only_task(
@@ -257,7 +257,7 @@ async def test_a_job_of_no_task_goes_to_the_handler_or_the_only_task(
 
     job_id = await queue.enqueue({"to": "ada"})
     await alone.run_until_idle()
-    assert await send_email.handle(job_id, pool=pool).result() == "to ada"
+    assert await send_email.handle(job_id, connection=pool).result() == "to ada"
     await queue.enqueue({"to": "ada"})
     await queue.enqueue({"to": "bob"}, headers={"task": "unheard of"})
     await both.run_until_idle()
@@ -271,7 +271,7 @@ async def test_a_job_of_an_unknown_task_fails(
     job_id = await queue.enqueue(1, headers=headers, max_attempts=1)
     await worker.run_until_idle()
     with pytest.raises(pgq.JobDead, match=r"(?s)UnknownTask.*Its tasks are: anything, charge"):
-        await send_email.handle(job_id, pool=pool).result()
+        await send_email.handle(job_id, connection=pool).result()
 
 
 async def test_plain_functions_run_in_threads_or_processes(

@@ -11,8 +11,6 @@ import pgq
 if TYPE_CHECKING:
     from typing_extensions import assert_type
 
-    Connection = asyncpg.Connection[Any]
-
 
 @dataclass
 class SendEmail:
@@ -31,7 +29,7 @@ def send_in_a_thread(job: pgq.Job[SendEmail]) -> int:
 
 
 @pgq.task("emails", transaction=True)
-async def send_in_a_transaction(job: pgq.Job[SendEmail], connection: Connection) -> int:
+async def send_in_a_transaction(job: pgq.Job[SendEmail], connection: pgq.Connection) -> int:
     await connection.execute("insert into sent values ($1)", job.payload.to)
     return 1
 
@@ -41,10 +39,13 @@ async def take_anything(job: pgq.Job) -> None:
     assert_type(job.payload, Any)
 
 
-async def right(connection: Connection, pool: asyncpg.Pool[Any]) -> None:
+async def right(
+    connection: pgq.Connection, executor: pgq.Executor, pool: asyncpg.Pool[Any]
+) -> None:
     handle = await send.enqueue(SendEmail("ada"), priority=5, connection=connection)
     assert_type(handle, pgq.JobHandle[int])
     assert_type(await handle.result(connection=pool), int)
+    assert_type(await send.handle(1, connection=executor).result(), int)
     assert_type(send_in_a_thread, pgq.Task[SendEmail, int])
     assert_type(send_in_a_transaction, pgq.Task[SendEmail, int])
     await send.enqueue_many((SendEmail(to) for to in "ab"), connection=pool, run_at=None)
@@ -52,7 +53,7 @@ async def right(connection: Connection, pool: asyncpg.Pool[Any]) -> None:
     pgq.Worker(pool, [send, send_in_a_thread, send_in_a_transaction, take_anything])
 
 
-async def wrong(connection: Connection) -> None:
+async def wrong(connection: pgq.Connection) -> None:
     await send.enqueue(SendEmail("ada"))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await send.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue(SendEmail("ada"), connection=connection, priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -39,7 +39,7 @@ from pgq._models import (
     Token,
 )
 from pgq._outcomes import Cancel, Retry, Snooze
-from pgq._queue import Queue
+from pgq._queue import Connection, Executor, Queue
 from pgq._register import register
 from pgq._task import JobHandle, Task, task
 from pgq._worker import Worker
@@ -47,8 +47,10 @@ from pgq._worker import Worker
 __all__ = [
     "AfterOnDead",
     "Cancel",
+    "Connection",
     "DuplicateKey",
     "Error",
+    "Executor",
     "FailOutcome",
     "GroupOnDead",
     "InvalidArgument",

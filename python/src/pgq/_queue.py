@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import asyncpg
 import asyncpg.pool
@@ -28,8 +28,13 @@ from pgq._models import (
     receipt_of,
 )
 
-Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
-Executor: TypeAlias = "asyncpg.Pool[Any] | Connection"
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]
+    Executor: TypeAlias = asyncpg.Pool[Any] | Connection
+else:  # they are generic in their stubs only
+    Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+    Executor = asyncpg.Pool | Connection
+
 OnEnqueued: TypeAlias = "Callable[[Queue, Executor, Sequence[JobId]], Awaitable[None]]"
 Dumps: TypeAlias = Callable[[Any], str]
 Loads: TypeAlias = Callable[[str], Any]

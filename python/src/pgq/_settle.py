@@ -168,8 +168,12 @@ def ending(queue: Queue, job: Job[Any], error: BaseException) -> Call[object]:
 
 
 def _text(error: BaseException) -> str:
-    """Return the end of the traceback."""
-    return _storable("".join(traceback.format_exception(error))[-_ERROR_CHARACTERS:]) or ""
+    """Return the end of the traceback, which begins where the worker calls what is not its own."""
+    begin = error.__traceback__
+    while begin is not None and begin.tb_frame.f_globals.get("__package__") == __package__:
+        begin = begin.tb_next
+    lines = traceback.format_exception(type(error), error, begin or error.__traceback__)
+    return _storable("".join(lines)[-_ERROR_CHARACTERS:]) or ""
 
 
 def _storable(text: object) -> str | None:

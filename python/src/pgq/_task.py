@@ -68,7 +68,7 @@ class JobHandle(Generic[R]):
 
     id: JobId
     _task: Task[Any, R]
-    _pool: asyncpg.Pool[Any] | None
+    _executor: Executor | None
 
     async def result(
         self, timeout: timedelta | None = None, *, connection: Executor | None = None
@@ -81,7 +81,7 @@ class JobHandle(Generic[R]):
         Args:
             timeout: how long to wait at most; None (the default) waits for ever.
             connection: a pool or connection to look with; by default the pool that the job was
-                enqueued with.
+                enqueued with, or what `Task.handle` was given.
 
         Raises:
             JobDead: the job has died.
@@ -91,7 +91,7 @@ class JobHandle(Generic[R]):
             TimeoutError: it has not ended in time (before Python 3.11 asyncio.TimeoutError).
             ValueError: the job was enqueued on a connection, and none is given here.
         """
-        executor = connection or self._pool
+        executor = connection or self._executor
         if executor is None:
             raise ValueError("the job was enqueued on a connection: give result() one, or a pool")
         seconds = None if timeout is None else timeout.total_seconds()
@@ -121,6 +121,7 @@ class Task(Generic[P, R]):
         function: the decorated function.
         name: what the header says.
         queue: the name of the queue.
+        deadline: how long an attempt may take; None for no bound.
     """
 
     def __init__(
@@ -153,9 +154,14 @@ class Task(Generic[P, R]):
         """Return the task's queue on a pool or connection."""
         return Queue(executor, self.queue, schema=self._schema)
 
-    def handle(self, job_id: int, *, pool: asyncpg.Pool[Any] | None = None) -> JobHandle[R]:
-        """Return a handle of a job of this task that was enqueued before, or elsewhere."""
-        return JobHandle(JobId(job_id), self, pool)
+    def handle(self, job_id: int, *, connection: Executor | None = None) -> JobHandle[R]:
+        """Return a handle of a job of this task that was enqueued before, or elsewhere.
+
+        Args:
+            job_id: the job.
+            connection: a pool or connection for `JobHandle.result`, which may be given its own.
+        """
+        return JobHandle(JobId(job_id), self, connection)
 
     async def enqueue(
         self,
@@ -185,7 +191,7 @@ class Task(Generic[P, R]):
             group_key=group_key,
             **self._with_name(options),
         )
-        return self.handle(job_id, pool=_pool(connection))
+        return self.handle(job_id, connection=_pool(connection))
 
     async def enqueue_many(
         self,
@@ -220,7 +226,7 @@ class Task(Generic[P, R]):
             **self._with_name(options),
         )
         pool = _pool(connection)
-        return [self.handle(job_id, pool=pool) for job_id in ids]
+        return [self.handle(job_id, connection=pool) for job_id in ids]
 
     async def schedule(
         self,
