@@ -2,7 +2,7 @@
  * Recurring jobs: each time that a schedule names gives one job, whenever somebody calls.
  */
 begin;
-select plan(59);
+select plan(61);
 \ir support/clock.psql
 
 create function pg_temp.jobs(p_name text default null) returns text[] language plpgsql as $$
@@ -138,8 +138,11 @@ select is(pg_temp.jobs(), '{p 00:40}', 'and stays paused');
 select pgq_resume_schedule('p'), pg_temp.at('02:00:00') \g /dev/null
 select is(pg_temp.jobs(), '{"p 00:40","p 02:00"}', 'resumed, it has the new times');
 select is((select j.payload from pgq.job j order by j.id desc limit 1), '2', 'and the new payload');
+select pg_temp.now_is('2040-01-01 03:30') \g /dev/null
+select is(pgq_schedule('p', '0 * * * *', '3'), '2040-01-01 03:00'::timestamptz, 'a time that is due is not forgotten');
+select is(pgq_schedule('p', '0 * * * *', '3', timezone => 'Asia/Kolkata'), '2040-01-01 04:30'::timestamptz, 'unless the times are others');
 select is(pgq_unschedule('p'), true, 'it is removed');
-select pg_temp.at('04:00:00') \g /dev/null
+select pg_temp.at('05:00:00') \g /dev/null
 select is(pg_temp.jobs(), '{"p 00:40","p 02:00"}', 'its jobs stay, and no more come');
 select is(pgq_unschedule('p'), false, 'false: there is no such schedule');
 select pgq_schedule('d', '* * * * *', queue => 'it''s a "queue"') \g /dev/null

@@ -164,8 +164,11 @@ begin
        set queue_id = excluded.queue_id, cron = excluded.cron, timezone = excluded.timezone,
            payload = excluded.payload, priority = excluded.priority,
            max_attempts = excluded.max_attempts, headers = excluded.headers,
-           missed = excluded.missed, next_at = excluded.next_at
-     where pgq._may(s.queue_id, 'manage');
+           missed = excluded.missed,
+           next_at = case when (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
+                          then least(s.next_at, excluded.next_at) else excluded.next_at end
+     where pgq._may(s.queue_id, 'manage')
+    returning s.next_at into v_next;
     if not found then
         raise exception 'permission denied for schedule "%"', name
             using errcode = 'insufficient_privilege',
@@ -182,7 +185,8 @@ comment on function
     @extschema@.pgq_schedule(text, text, jsonb, text, text, integer, integer, jsonb, text) is
 'Adds a job at the times that a cron expression names (the five fields of crontab(5), or @hourly '
 'and the like), in a time zone, and returns the first one. A schedule of that name is replaced; if '
-'it was paused it stays so. The job''s headers tell pgq_schedule, the name, and pgq_scheduled_at. '
+'it was paused it stays so, and if expression and time zone are the same, a time that was missed '
+'is not forgotten. The job''s headers tell pgq_schedule, the name, and pgq_scheduled_at. '
 'missed: what becomes of times at which nobody called pgq: ''once'', one job for all of them; '
 '''all'', one for each; ''skip'', none if it is more than a minute late. Each time gives one job, '
 'whoever calls. Errors: 22023 a bad expression (the detail names the field), time zone or other '

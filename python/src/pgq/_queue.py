@@ -733,7 +733,8 @@ class Queue:
                 all of them, "all" one for each, "skip" none if it is more than a minute late.
 
         Returns:
-            The first of the times.
+            The first of the times; a past one if it was missed, and the schedule was there
+            with the same expression and time zone.
         """
         value: datetime = await self._value(
             connection,
