@@ -122,9 +122,10 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
     digest = hashlib.sha256(Path(hashlib.__file__).read_bytes()).hexdigest()
-    assert lines[0] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
-    assert lines[4:8] == ["1", "default: {'n': 1}", digest, "completed"]
-    [sent, handled, processed] = lines[8:]
+    assert lines[:2] == ["ready", "True"], "the job was cancelled before it began"
+    assert lines[2] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
+    assert lines[6:11] == ["1", "default: {'n': 1}", "3", digest, "completed"]
+    [sent, handled, processed] = lines[11:]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
     assert run_sql(environment, "select * from signup") == "ada@example.org\nbob@example.org\n"
