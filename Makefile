@@ -22,8 +22,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo-setup build demo test test-matrix test-clients lint format bench install \
-    uninstall test-docker clean
+.PHONY: all help setup demo-setup build demo test test-matrix test-clients test-docker lint format \
+    bench install uninstall dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -36,13 +36,15 @@ setup: ## fetch everything that tests and checks need
 
 build: demo-setup $(PGQ_SQL) $(PGQ_WHEEL) ## build the extension script and the Python wheel
 
+all: $(PGQ_SQL) ## build the extension script only, as the client of PGXN does
+
 $(PGQ_SQL): extension/build.py extension/pgq.control $(wildcard extension/sql/src/*.sql)
 	$(PGQ_SETUP_PYTHON) extension/build.py
 
 $(PGQ_WHEEL): $(PGQ_WHEEL_INPUT)
-	rm -rf dist python/build
-	$(PGQ_PYTHON) -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist ./python
-	$(PGQ_PYTHON) -m pip install -qq --no-deps --no-index --force-reinstall dist/*.whl
+	rm -rf .cache/wheel python/build
+	$(PGQ_PYTHON) -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir .cache/wheel ./python
+	$(PGQ_PYTHON) -m pip install -qq --no-deps --no-index --force-reinstall .cache/wheel/*.whl
 	touch $@
 
 demo: build ## show pgq at work, on a private PostgreSQL
@@ -81,6 +83,9 @@ install: $(PGQ_SQL) ## install the extension into the server of PG_CONFIG
 
 uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 	$(MAKE) -C extension uninstall PG_CONFIG="$(PG_CONFIG)"
+
+dist: demo-setup ## build what is released, from the last commit, into dist/
+	$(PGQ_PYTHON) tools/make_dist.py
 
 test-docker: $(PGQ_SQL) ## run the pgTAP tests in the official image, PG_MAJOR=18
 	docker compose --file docker/compose.yaml run --build --rm pgtap-runner; \
