@@ -6,7 +6,7 @@ PGQ_TESTED       ?= 18 14
 PGQ_TESTED_SQL   ?= 17 16 15
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/clients tools demo examples benchmarks \
+PGQ_CHECKED      := python/src tests/python tests/clients tools demo docker examples benchmarks \
     extension/build.py
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
@@ -87,9 +87,9 @@ uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 dist: demo-setup ## build what is released, from the last commit, into dist/
 	$(PGQ_PYTHON) tools/make_dist.py
 
-test-docker: $(PGQ_SQL) ## run the pgTAP tests in the official image, PG_MAJOR=18
-	docker compose --file docker/compose.yaml run --build --rm pgtap-runner; \
-	status=$$?; docker compose --file docker/compose.yaml down --volumes; exit $$status
+test-docker: ## run the pgTAP tests in the official image, PG_MAJOR=18; needs only Docker
+	docker compose run --rm pgtap-runner; \
+	status=$$?; docker compose --profile test down --volumes; exit $$status
 
 clean: ## remove all that the other targets made
 	rm -rf .venv .venv-bench .cache dist python/build python/src/*.egg-info $(PGQ_SQL)
