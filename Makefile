@@ -23,7 +23,7 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: all help setup demo-setup build demo test test-matrix test-clients test-docker lint format \
-    bench install uninstall dist clean
+    bench install uninstall dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -86,6 +86,17 @@ uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 
 dist: demo-setup ## build what is released, from the last commit, into dist/
 	$(PGQ_PYTHON) tools/make_dist.py
+
+# Built outside of the project: PGXS cannot cope with a blank in a path.
+deb: ## build Debian packages of the last commit into dist/, one for each server's version
+	mkdir -p dist
+	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && mkdir "$$scratch/pgq" \
+	    && git archive --output "$$scratch/pgq.tar" HEAD \
+	    && tar -x -f "$$scratch/pgq.tar" -C "$$scratch/pgq" \
+	    && sed -e 's/@VERSION@/$(PGQ_VERSION)/' -e "s/@DATE@/$$(git log -1 --format=%cD)/" \
+	        debian/changelog.in > "$$scratch/pgq/debian/changelog" \
+	    && (cd "$$scratch/pgq" && pg_buildext updatecontrol && dpkg-buildpackage -b -us -uc) \
+	    && cp "$$scratch"/*.deb dist
 
 test-docker: ## run the pgTAP tests in the official image, PG_MAJOR=18; needs only Docker
 	docker compose run --rm pgtap-runner; \
