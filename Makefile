@@ -28,7 +28,7 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo-setup:
+demo-setup: ## fetch what the demo needs
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py demo
 
 setup: ## fetch everything that tests and checks need
@@ -69,6 +69,7 @@ lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql
 	$(PGQ_PYTHON) tools/check_plpgsql.py
 	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) $(PGQ_SQL)
+	.venv/bin/zizmor --offline --quiet .github
 
 format: setup ## format the Python files
 	$(PGQ_PYTHON) -m ruff format $(PGQ_CHECKED)

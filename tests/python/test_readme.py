@@ -131,13 +131,24 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     assert run_sql(environment, "select * from signup") == "ada@example.org\nbob@example.org\n"
 
 
-def test_the_make_targets_exist() -> None:
+def list_make_targets() -> list[str]:
+    """The targets of which `make help` tells what they do."""
     help_text = subprocess.run(
         ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
+    return re.findall(r"^(\S+) +\S", help_text, re.MULTILINE)
+
+
+def test_make_help_tells_of_each_target() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
+    [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert sorted(list_make_targets()) == sorted(phony.split())
+
+
+def test_the_make_targets_exist() -> None:
     named = set(re.findall(r"^make ([a-z-]+)", "\n".join(snippets(README, "sh")), re.MULTILINE))
     assert named == {"demo", "install", "test"}
-    assert named <= set(help_text.split())
+    assert named <= set(list_make_targets())
 
 
 def test_make_install_copies_the_extension_and_refuses_a_foreign_one(tmp_path: Path) -> None:
