@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 TASK_HEADER: Final = "task"
 _FIRST_LOOK_SECONDS: Final = 0.02
