@@ -466,6 +466,20 @@ async def test_maintain_and_version(queue: pgq.Queue) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", await queue.version())
 
 
+async def test_a_watched_table_adds_jobs_until_it_is_unwatched(
+    queue: pgq.Queue, pool: asyncpg.Pool[Any]
+) -> None:
+    await pool.execute("create table post (id integer primary key)")
+    await queue.watch("post")
+    await pool.execute("insert into post values (1)")
+    [job] = await queue.dequeue(10)
+    assert job.payload == {"table": "public.post", "operation": "INSERT", "key": {"id": 1}}
+    assert await queue.unwatch("post")
+    assert not await queue.unwatch("post")
+    await pool.execute("insert into post values (2)")
+    assert await queue.dequeue() == []
+
+
 async def test_every_function_of_the_extension_has_its_statement(
     pool: asyncpg.Pool[Any],
 ) -> None:
