@@ -148,8 +148,7 @@ begin
     end if;
     perform pgq._queue_id(queue, 'manage');
     v_at := pgq._target(queue, priority, null, max_attempts, headers);
-    -- An old snapshot may show a queue that has been dropped.
-    perform from pgq.queue q where q.id = v_at.queue_id for key share;
+    perform from pgq.queue q where q.id = v_at.queue_id for key share;  -- it may be dropped since
     perform pgq._check_bounds(v_at.queue_id, array[payload], 0);
     v_next := pgq._next_tick_of(cron, timezone, pgq._now());
     insert into pgq.schedule as s (
