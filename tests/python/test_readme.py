@@ -150,6 +150,14 @@ def test_the_make_targets_exist() -> None:
     assert named <= set(list_make_targets())
 
 
+def test_the_workflows_call_make_targets_that_exist() -> None:
+    workflows = [*(ROOT / ".github" / "workflows").glob("*.yml")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in workflows)
+    calls = re.findall(r"run: (?:sudo )?make ([a-z -]+)", text)
+    assert calls
+    assert {target for call in calls for target in call.split()} <= set(list_make_targets())
+
+
 def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     pg_config: Path, tmp_path: Path
 ) -> None:
