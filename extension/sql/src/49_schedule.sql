@@ -165,7 +165,7 @@ begin
            max_attempts = excluded.max_attempts, headers = excluded.headers,
            missed = excluded.missed,
            next_at = case when (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
-                          then least(s.next_at, excluded.next_at) else excluded.next_at end
+                          then s.next_at else excluded.next_at end
      where pgq._may(s.queue_id, 'manage')
     returning s.next_at into v_next;
     if not found then
