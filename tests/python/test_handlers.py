@@ -167,6 +167,32 @@ async def test_an_exit_in_a_thread_fails_the_job_only(queue: pgq.Queue, worker: 
     assert "SystemExit(3)" in str(error)
 
 
+async def test_every_handler_sees_the_context_of_the_run(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    shared: ContextVar[str] = ContextVar("shared")
+    seen: dict[str, str] = {}
+
+    @pgq.task("default")
+    async def coroutine(_: pgq.Job) -> None:
+        seen["coroutine"] = shared.get()
+
+    @pgq.task("default")
+    def thread(_: pgq.Job) -> None:
+        seen["thread"] = shared.get()
+
+    @pgq.task("default", transaction=True)
+    async def transaction(_: pgq.Job, __: pgq.Connection) -> None:
+        seen["transaction"] = shared.get()
+
+    worker = pgq.Worker(pool, [coroutine, thread, transaction])
+    for task in (coroutine, thread, transaction):
+        await task.enqueue(None, connection=pool)
+    shared.set("client")
+    await worker.run_until_idle()
+    assert seen == dict.fromkeys(["coroutine", "thread", "transaction"], "client")
+
+
 async def test_a_thread_sees_the_context_of_its_middleware(
     queue: pgq.Queue, worker: pgq.Worker
 ) -> None:
