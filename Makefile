@@ -6,13 +6,14 @@ PGQ_TESTED       ?= 18 14
 PGQ_TESTED_SQL   ?= 17 16 15
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/clients tools demo docker examples benchmarks \
-    extension/build.py
+PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
+    examples benchmarks extension/build.py
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
 PGQ_WHEEL_INPUT  := $(wildcard python/*.toml python/*.md) \
     $(shell find python/src \( -name __pycache__ -o -name '*.egg-info' \) -prune -o -print)
+PGQ_PLAYGROUND   := docs/playground/built/pgq.tar.gz
 PG_CONFIG        ?= pg_config
 
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
@@ -22,8 +23,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: all help setup demo-setup build demo test test-matrix test-clients test-docker lint format \
-    bench install uninstall dist deb clean
+.PHONY: all help setup demo-setup build demo test test-matrix test-clients test-docker test-site \
+    playground lint format bench install uninstall dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -59,6 +60,15 @@ test-matrix: setup build ## run all tests on 14 to 18, or on PGQ_VERSIONS="14 15
 test-clients: setup build ## run a program in each of nine languages, also behind PgBouncer
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py clients
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --only clients
+
+playground: setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
+
+$(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.json
+	$(PGQ_PYTHON) tools/playground.py
+
+test-site: playground ## try the documentation's playground in Chromium
+	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py site
+	$(PGQ_PYTHON) -m pytest tests/site
 
 lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)
@@ -104,5 +114,6 @@ test-docker: ## run the pgTAP tests in the official image, PG_MAJOR=18; needs on
 	status=$$?; docker compose --profile test down --volumes; exit $$status
 
 clean: ## remove all that the other targets made
-	rm -rf .venv .venv-bench .cache dist python/build python/src/*.egg-info $(PGQ_SQL)
+	rm -rf .venv .venv-bench .cache dist docs/playground/built python/build python/src/*.egg-info
+	rm -rf $(PGQ_SQL)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis

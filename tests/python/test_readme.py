@@ -17,6 +17,7 @@ from pgserver import Server
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+PLAYGROUND = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8")
 PYTHON = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 PACKAGE_README = (ROOT / "python" / "README.md").read_text(encoding="utf-8")
 
@@ -84,6 +85,18 @@ def test_the_examples_of_the_features_run(environment: dict[str, str]) -> None:
     assert '"table": "public.post"' in output
     left = run_sql(environment, "select count(*) from pgq.privilege")
     assert left == "0\n", "what was granted is taken back"
+
+
+def test_the_statements_of_the_playground_do_what_they_say(environment: dict[str, str]) -> None:
+    output = run_sql(environment, "create extension pgq;", *snippets(PLAYGROUND, "sql"))
+    [_, enqueued, _, heartbeat, stale, completed, failed, *jobs] = output.splitlines()
+    assert enqueued == "1|2"
+    assert heartbeat
+    assert (stale, completed, failed) == ("f", "t", "scheduled")
+    [tried, done] = sorted(jobs)
+    assert tried.startswith("1|scheduled|1|")
+    assert tried.endswith("|SMTP 451")
+    assert done.startswith("2|completed|2|bob|")
 
 
 async def test_the_package_readme_runs_until_sigterm(environment: dict[str, str]) -> None:

@@ -1,0 +1,82 @@
+"""The playground as a page by itself, served from this machine and opened in Chromium."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import bootstrap
+import pytest
+from markdown_it import MarkdownIt
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from .visit import Visit
+
+DOCS = bootstrap.ROOT / "docs"
+FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Playground</title>
+<link rel="icon" href="data:,">
+<style>:root {{ color-scheme: light dark; background: canvas; }}</style>
+</head>
+<body><main>
+{content}
+</main></body>
+</html>
+"""
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where docs/playground.md is served, as MkDocs lays it out: beside the files of its folder."""
+    place = tmp_path_factory.mktemp("site")
+    for path in (DOCS / "playground").iterdir():
+        (place / path.name).symlink_to(path)
+    content = MarkdownIt().render((DOCS / "playground.md").read_text(encoding="utf-8"))
+    (place / "index.html").write_text(FRAME.format(content=content), encoding="utf-8")
+    handler = partial(_QuietHandler, directory=str(place))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium."""
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.fail("there is no chromium: run make test-site, which installs it or says how")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def started(browser: Browser, address: str) -> Visit:
+    """A visit to the playground on which PostgreSQL has been started."""
+    visit = Visit(browser, address)
+    visit.press("Start PostgreSQL")
+    expect(visit.status).to_have_text(re.compile(r"^pgq \S+ runs in PostgreSQL \d+\.\d+\.$"))
+    return visit
+
+
+@pytest.fixture
+def visit(started: Visit) -> Iterator[Visit]:
+    """That visit; afterwards the browser must have nothing to complain about."""
+    yield started
+    assert started.problems == []
