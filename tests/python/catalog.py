@@ -113,10 +113,6 @@ select 'trigger', format('%s.%I', r.oid::regclass, t.tgname), jsonb_build_object
            'definition', pg_get_triggerdef(t.oid), 'enabled', t.tgenabled)
   from relation r join pg_trigger t on t.tgrelid = r.oid
  where not t.tgisinternal;
-select 'internal triggers', r.oid::regclass,
-       to_jsonb(array_agg(distinct format('%s %s', t.tgfoid::regproc, t.tgenabled)))
-  from relation r join pg_trigger t on t.tgrelid = r.oid
- where t.tgisinternal group by r.oid;
 select 'sequence', r.oid::regclass, jsonb_build_object(
            'type', s.seqtypid::regtype, 'start', s.seqstart, 'by', s.seqincrement,
            'range', array[s.seqmin, s.seqmax], 'cache', s.seqcache, 'cycles', s.seqcycle,

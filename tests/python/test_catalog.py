@@ -17,7 +17,6 @@ CHANGES = {
     "alter table pgq.schedule alter paused drop default": {"column"},
     "alter table pgq.schedule alter cron type varchar(9)": {"column"},
     "alter table pgq.schedule drop constraint schedule_missed_check": {"constraint"},
-    "alter table pgq.schedule disable trigger all": {"internal triggers"},
     "alter table pgq.chore disable trigger chore_at_commit": {"trigger"},
     "alter table pgq.job_2 set (fillfactor = 90)": {"relation"},
     "alter table pgq.archive detach partition pgq.archive_7": {"relation"},
