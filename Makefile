@@ -24,7 +24,7 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: all help setup demo-setup build demo test test-matrix test-clients test-docker test-site \
-    playground lint format bench install uninstall dist deb clean
+    lint format docs playground reference bench install uninstall dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -80,10 +80,17 @@ lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) tools/check_plpgsql.py
 	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) $(PGQ_SQL)
 	.venv/bin/zizmor --offline --quiet .github
+	$(PGQ_PYTHON) tools/docs_reference.py --check
 
 format: setup ## format the Python files
 	$(PGQ_PYTHON) -m ruff format $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check --fix $(PGQ_CHECKED)
+
+docs: setup build $(PGQ_PLAYGROUND) ## make the site of the documentation in .cache/site, and check its links
+	NO_MKDOCS_2_WARNING=1 $(PGQ_PYTHON) -m mkdocs build --quiet --strict
+
+reference: setup build ## write docs/reference/sql.md from the catalog
+	$(PGQ_PYTHON) tools/docs_reference.py
 
 bench: build ## compare pgq with others, QUICK=1 in minutes, or BENCH="--only loop"
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py bench

@@ -1,10 +1,11 @@
 """Fetches what demo, tests and checks need, all of it into the project's own directories.
 
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
-adds the rest; `bootstrap.py bench` makes another one for the benchmarks, with the queues that
-they compare. Nothing of the machine is changed and root is not needed: on Debian and its kin
-pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl where they are left out, are
-downloaded as packages and unpacked in the cache. Other systems have to have them installed.
+adds the rest, for the documentation, too; `bootstrap.py bench` makes another one for the
+benchmarks, with the queues that they compare. Nothing of the machine is changed and root is not
+needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl
+where they are left out, are downloaded as packages and unpacked in the cache. Other systems have
+to have them installed.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -74,6 +75,7 @@ def main() -> None:
         if sys.argv[1] in ("dev", "clients", "site"):
             _install_requirements("dev", VENV)
         if sys.argv[1] == "dev":
+            _install_requirements("docs", VENV)
             _fetch_test_tools()
         if sys.argv[1] == "clients":
             _install_packages(CLIENT_PACKAGES, "the clients need")

@@ -1,0 +1,169 @@
+"""What the pages in docs/ show is run, in its order, and their links are checked.
+
+A block of SQL runs in psql, in the session that its title names; a block of text right after one
+is what it prints. Pages that a test of their own runs are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pgq
+import pytest
+
+from .test_readme import environment, run_sql
+
+__all__ = ["environment"]
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RUN_ELSEWHERE = {"cli.md", "clients.md", "features.md", "python.md"}
+PATIENCE = 60
+
+FENCE = re.compile(
+    r"^```(?P<language>\w+)(?: title=\"(?P<session>[^\"]+)\")?\n(?P<code>.*?)^```\n"
+    r"(?:\n```text\n(?P<output>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def pages() -> list[str]:
+    """The pages that show something to run."""
+    names = {path.name for path in DOCS.glob("*.md")} - RUN_ELSEWHERE
+    return sorted(name for name in names if FENCE.search(read(name)))
+
+
+class Psql:
+    """A session of psql that is given one block after the other."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def run(self, code: str) -> str:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{code}\n\\echo done\n".encode())
+        output = await asyncio.wait_for(self._process.stdout.readuntil(b"done\n"), PATIENCE)
+        return output.decode().removesuffix("done\n")
+
+
+async def run_program(environment: dict[str, str], code: str, *command: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(code.encode()), PATIENCE)
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+@pytest.mark.parametrize("name", pages())
+async def test_a_page_does_what_it_says(environment: dict[str, str], name: str) -> None:
+    run_sql(environment, "create extension pgq")
+    variables = {**environment, "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+    async with contextlib.AsyncExitStack() as stack:
+        sessions: dict[str | None, Psql] = {}
+        for block in FENCE.finditer(read(name)):
+            match block["language"]:
+                case "sql":
+                    session = block["session"]
+                    if session not in sessions:
+                        sessions[session] = await start_psql(stack, variables)
+                    output = await sessions[session].run(block["code"])
+                case "sh":
+                    output = await run_program(variables, block["code"], "sh", "-e")
+                case "python":
+                    output = await run_program(variables, block["code"], sys.executable)
+                case language:
+                    pytest.fail(f"nothing runs {language}")
+            if block["output"] is None:
+                assert "ERROR:" not in output, block["code"]
+            else:
+                assert shown(output) == shown(block["output"]), block["code"]
+
+
+def shown(output: str) -> list[str]:
+    """What is printed, without the blanks at the ends of lines that psql adds."""
+    return [line.rstrip() for line in output.rstrip().splitlines()]
+
+
+async def start_psql(stack: contextlib.AsyncExitStack, variables: dict[str, str]) -> Psql:
+    process = await asyncio.create_subprocess_exec(
+        *("psql", "-X", "-q", "-P", "footer=off"),
+        env=variables,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
+    async def end() -> None:
+        process.kill()
+        await process.wait()
+
+    stack.push_async_callback(end)
+    return Psql(process)
+
+
+# The reference
+
+
+def test_the_reference_shows_all_that_the_package_exports() -> None:
+    shown = re.findall(r"^::: pgq\.(\w+)$", read("reference/python.md"), re.MULTILINE)
+    assert sorted(shown) == sorted(pgq.__all__)
+
+
+# The site
+
+WRONG = """
+# A page
+
+* [a page](nowhere.md)
+* [a heading](index.md#nowhere)
+* [a file](../tests/nowhere.py)
+* [a test](../tests/python/test_docs.py#test_nowhere)
+* [not an address](https://example)
+* [not encrypted](http://example.org/)
+* <img src="https://example.org/pixel.png">
+"""
+
+
+@pytest.mark.once
+def test_wrong_links_and_what_a_browser_would_fetch_are_found(tmp_path: Path) -> None:
+    settings = {
+        "INHERIT": str(ROOT / "mkdocs.yml"),
+        "docs_dir": str(tmp_path / "docs"),
+        "site_dir": str(tmp_path / "site"),
+        "hooks": [str(ROOT / "tools" / "docs_hooks.py")],
+        "plugins": [],
+        "nav": ["index.md"],
+    }
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(WRONG, encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text(json.dumps(settings), encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+    for part in (
+        "'nowhere.md'",
+        "#nowhere",
+        "tests/nowhere.py",
+        "#test_nowhere",
+        "https://example ",
+        "http://example.org/ ",
+        "https://example.org/pixel.png",
+    ):
+        assert any(part in warning for warning in warnings), (part, done.stderr)
