@@ -14,16 +14,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pgq
 import pytest
 
+from .sessions import Connection
 from .test_readme import environment, run_sql
 
 __all__ = ["environment"]
 
+SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-RUN_ELSEWHERE = {"cli.md", "clients.md", "features.md", "python.md"}
+RUN_ELSEWHERE = {"cli.md", "clients.md", "dumps.md", "features.md", "python.md"}
 PATIENCE = 60
 
 FENCE = re.compile(
@@ -102,7 +106,7 @@ def shown(output: str) -> list[str]:
 
 async def start_psql(stack: contextlib.AsyncExitStack, variables: dict[str, str]) -> Psql:
     process = await asyncio.create_subprocess_exec(
-        *("psql", "-X", "-q", "-P", "footer=off"),
+        *("psql", "-X", "-q", "-P", "footer=off", "-v", "SHOW_CONTEXT=never"),
         env=variables,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -115,6 +119,44 @@ async def start_psql(stack: contextlib.AsyncExitStack, variables: dict[str, str]
 
     stack.push_async_callback(end)
     return Psql(process)
+
+
+# Tables
+
+
+def table(page: str, corner: str) -> list[list[str]]:
+    """The rows of the table whose first cell is `corner`, that one included."""
+    lines = read(page).partition(f"\n| {corner} |")[2].partition("\n\n")[0].splitlines()
+    rows = [f"| {corner} |{lines[0]}", *lines[2:]]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+async def test_row_locks_wait_for_each_other_as_the_table_says(
+    a: Connection, b: Connection
+) -> None:
+    [_, *held], *rows = table("concepts.md", "asks for \\ holds")
+    assert len(held) == len(rows) == 4
+    await a.execute("create table post as select 1 as id")
+    for asked, *cells in rows:
+        for holds, cell in zip(held, cells, strict=True):
+            async with a.transaction():
+                await a.execute(f"select from post for {holds}")
+                lock = b.execute(f"select from post for {asked} nowait")
+                if cell == "waits":
+                    with pytest.raises(asyncpg.LockNotAvailableError):
+                        await lock
+                else:
+                    await lock
+
+
+async def test_the_metrics_to_be_alerted_of_exist(environment: dict[str, str]) -> None:
+    run_sql(environment, "create extension pgq")
+    command = (sys.executable, "-m", "pgq", "metrics", "--once")
+    exposed = await run_program(environment, "", *command)
+    metrics = {row[1] for row in table("operations.md", "symptom")}
+    named = set(re.findall(r"\bpgq_\w+", " ".join(metrics)))
+    assert len(named) > 8
+    assert named <= set(re.findall(r"^# TYPE (\w+)", exposed, re.MULTILINE))
 
 
 # The reference

@@ -39,7 +39,7 @@ Rows: TypeAlias = "dict[str, list[str]]"
 Run: TypeAlias = "Callable[..., str]"
 
 SOURCE: Final = "Source of dumps"
-OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "dumps.md").read_text(encoding="utf-8")
 QUOTED_ROLE: Final = '"An ""odd"" role"'
 
 # In this order: each line may build on those before it.
@@ -257,8 +257,8 @@ def test_a_restored_database_is_the_same(
 
 
 def example(part: str) -> str:
-    """Return the SQL of docs/operations.md in which something occurs."""
-    [found] = [sql for sql in re.findall(r"```sql\n(.*?)```", OPERATIONS, re.DOTALL) if part in sql]
+    """Return the SQL of docs/dumps.md in which something occurs."""
+    [found] = [sql for sql in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL) if part in sql]
     return textwrap.dedent(found)
 
 
@@ -470,7 +470,7 @@ async def test_a_dump_that_takes_long_is_one_moment(
 def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
     server.psql(f"create database shop template {TEMPLATE}")
     server.psql("select pgq_enqueue('0'); select pgq_schedule('s', '* * * * *')", database="shop")
-    script, *rest = re.findall(r"```sh\n(.*?)```", OPERATIONS, re.DOTALL)
+    script, *rest = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert not rest
     environment = {**server.environment(), "PGDATABASE": "postgres"}
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=environment, check=True)
