@@ -149,6 +149,16 @@ async def test_row_locks_wait_for_each_other_as_the_table_says(
                     await lock
 
 
+def test_what_is_said_of_other_queues_has_a_source() -> None:
+    rows = re.findall(r"^\| (?!\||-)(.+) \|$", read("comparison.md"), re.MULTILINE)
+    names = {re.sub(r"\[(.+?)\]\(.*", r"\1", row.partition(" | ")[0]) for row in rows}
+    assert len(names) == 12
+    assert len(rows) == 3 * len(names)
+    for row in rows:
+        for cell in row.split(" | ")[1:]:
+            assert re.search(r"\[.+\]\(|^\*none found\*|^jobs$|^messages$|^a log of", cell), row
+
+
 async def test_the_metrics_to_be_alerted_of_exist(environment: dict[str, str]) -> None:
     run_sql(environment, "create extension pgq")
     command = (sys.executable, "-m", "pgq", "metrics", "--once")
