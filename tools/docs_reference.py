@@ -157,10 +157,28 @@ def _function(function: dict[str, Any]) -> Iterator[str]:
     yield "```"
     yield ""
     text, separator, errors = function["comment"].partition(" Errors")
-    yield from _prose(text)
+    yield from _described(text, [name for name, *_ in function["arguments"]])
     if separator:
         yield from ("", *_prose("Errors" + errors))
     yield from ("", f"Privilege: `{function['privilege']}`")
+
+
+def _described(text: str, arguments: list[str]) -> Iterator[str]:
+    """List the arguments that the sentences of a comment begin with, one by one."""
+    name = "|".join(arguments) or "$"
+    start = re.compile(rf"(?:^|(?<=[.;] ))(?=(?:{name})(?:, \w+)*(?: \([^)]*\))?: )")
+    first, *others = start.split(text)
+    if first:
+        yield from _prose(first)
+    if others:
+        yield ""
+    for other in others:
+        names, colon, rest = other.partition(": ")
+        rest = _escape(re.sub(";$", ".", rest.strip()))
+        head = re.sub(rf"\b({name})\b", r"`\1`", names) + colon + rest
+        yield from textwrap.wrap(
+            head, 118, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False
+        )
 
 
 def _argument(name: str, kind: str, default: str | None) -> str:
@@ -201,7 +219,11 @@ def _errors(functions: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterable[str]:
-    return _fold(re.sub(r"([*<>|\\])", r"\\\1", text))
+    return _fold(_escape(text))
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([*<>|\\])", r"\\\1", text)
 
 
 def _fold(text: str) -> Iterable[str]:
