@@ -27,7 +27,15 @@ SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-RUN_ELSEWHERE = {"application.md", "cli.md", "clients.md", "dumps.md", "features.md", "python.md"}
+RUN_ELSEWHERE = {
+    "application.md",
+    "cli.md",
+    "clients.md",
+    "dumps.md",
+    "features.md",
+    "playground.md",
+    "python.md",
+}
 PATIENCE = 60
 
 FENCE = re.compile(
