@@ -138,10 +138,10 @@ def run(server: Server) -> Run:
     # Newer ones write settings that an older server does not know.
     programs = pgfind.find(16 if server.major <= 16 else 18).bin
 
-    def run(program: str, *arguments: str | Path) -> str:
+    def run(program: str, *arguments: str | Path, **variables: str) -> str:
         done = subprocess.run(
             [programs / program, *arguments],
-            env=server.environment(),
+            env={**server.environment(), **variables},
             capture_output=True,
             text=True,
             check=False,
@@ -429,8 +429,9 @@ async def test_a_clone_is_a_queue_of_its_own(server: Server, source: str) -> Non
     server.psql("drop database other with (force)")
 
 
+@pytest.mark.parametrize("name", ["pg_dump", "under another name"])
 async def test_a_dump_that_takes_long_is_one_moment(
-    server: Server, run: Run, target: str, tmp_path: Path
+    server: Server, run: Run, target: str, tmp_path: Path, name: str
 ) -> None:
     """It has its snapshot, and no lock on a table of pgq yet, while slots are emptied."""
     server.psql("create database busy")
@@ -445,9 +446,11 @@ async def test_a_dump_that_takes_long_is_one_moment(
         slots = await files(session)
         await other.execute("begin; lock table locked")
 
-        dump = asyncio.to_thread(run, "pg_dump", "--file", tmp_path / "dump", "busy")
+        dump = asyncio.to_thread(
+            run, "pg_dump", "--file", tmp_path / "dump", "busy", PGAPPNAME=name
+        )
         async with started(dump) as dumping:
-            await until(lambda: session.fetchval(waits, "pg_dump"))
+            await until(lambda: session.fetchval(waits, name))
             for receipt in receipts[50:]:
                 await session.execute(RETRY, *receipt)
             assert len(await settle_all(session)) == 100

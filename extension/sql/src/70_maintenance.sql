@@ -107,8 +107,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Its name is no good sign: it can be changed, and not all owners may see it.
+    -- The caller's transaction may have looked long ago.
+    perform pg_stat_clear_snapshot();
     return exists (
+        select from pg_stat_activity a
+         where a.datname = current_database() and a.application_name = 'pg_dump'
+           and a.backend_xmin is not null
+    ) or exists (
         select from pg_locks l
          where l.relation in ('pg_extension'::regclass, 'pg_foreign_table'::regclass)
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
@@ -118,9 +123,9 @@ begin
 end
 $$;
 comment on function pgq._is_dumped() is
-'whether somebody has read the catalog as pg_dump does, and is still at it. It locks tables of an '
-'extension only when it comes to them: by then a truncated one is empty for old snapshots, too, '
-'and where its jobs went they do not show';
+'whether pg_dump has a snapshot, as its name tells, or under another name the catalogs that it has '
+'read since. It locks tables of an extension only when it comes to them: by then a truncated one '
+'is empty for old snapshots, too, and where its jobs went they do not show';
 
 create function pgq._truncate(p_slot smallint)
 returns text
