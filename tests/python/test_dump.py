@@ -31,6 +31,7 @@ from .sessions import (
     sessions,
     settle_all,
     started,
+    turning,
     until,
     within,
 )
@@ -429,14 +430,19 @@ async def test_a_clone_is_a_queue_of_its_own(server: Server, source: str) -> Non
     server.psql("drop database other with (force)")
 
 
-@pytest.mark.parametrize("name", ["pg_dump", "under another name"])
+@pytest.mark.parametrize(
+    "form",
+    [("pg_dump", "--format=directory", "--jobs=2"), ("another name", "--format=custom")],
+)
 async def test_a_dump_that_takes_long_is_one_moment(
-    server: Server, run: Run, target: str, tmp_path: Path, name: str
+    server: Server, run: Run, target: str, tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     """It has its snapshot, and no lock on a table of pgq yet, while slots are emptied."""
+    name, *options = form
     server.psql("create database busy")
     server.psql(f"create table locked (); {INSTALL}", database="busy")
     dsn = dsn_of(server, "busy")
+    place = tmp_path / "dump"
     waits = "select wait_event_type = 'Lock' from pg_stat_activity where application_name = $1"
     async with sessions(dsn, 2, pgq__slot_size="8192") as (session, other):
         await enqueue(session, 200)
@@ -446,25 +452,24 @@ async def test_a_dump_that_takes_long_is_one_moment(
         slots = await files(session)
         await other.execute("begin; lock table locked")
 
-        dump = asyncio.to_thread(
-            run, "pg_dump", "--file", tmp_path / "dump", "busy", PGAPPNAME=name
-        )
+        dump = asyncio.to_thread(run, "pg_dump", *options, "--file", place, "busy", PGAPPNAME=name)
         async with started(dump) as dumping:
             await until(lambda: session.fetchval(waits, name))
-            for receipt in receipts[50:]:
-                await session.execute(RETRY, *receipt)
-            assert len(await settle_all(session)) == 100
-            await maintain(session, 5)
-            await enqueue(session, 100)
-            assert len(await settle_all(session)) == 100
-            await maintain(session, 5)
+            with turning(dsn):
+                for receipt in receipts[50:]:
+                    await session.execute(RETRY, *receipt)
+                assert len(await settle_all(session)) == 100
+                await maintain(session, 5)
+                await enqueue(session, 100)
+                assert len(await settle_all(session)) == 100
+                await maintain(session, 5)
 
-            await other.execute("rollback")
-            await within(dumping)
+                await other.execute("rollback")
+                await within(dumping)
 
         await maintain(session, 3)
         assert await files(session) != slots
-    server.psql((tmp_path / "dump").read_text(), database=target)
+    run("pg_restore", "--dbname", target, place)
     assert rows(server, target) == before
     server.psql("drop database busy with (force)")
 
