@@ -7,7 +7,7 @@ PGQ_TESTED_SQL   ?= 17 16 15
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
 PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
-    examples benchmarks extension/build.py
+    examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -23,8 +23,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: all help setup demo-setup build demo test test-matrix test-clients test-docker test-site \
-    lint format docs playground reference bench install uninstall dist deb clean
+.PHONY: all help setup demo-setup build demo test test-matrix test-installs test-clients test-docker \
+    test-site lint format docs playground reference bench freeze install uninstall dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -39,10 +39,11 @@ build: demo-setup $(PGQ_SQL) $(PGQ_WHEEL) ## build the extension script and the 
 
 all: $(PGQ_SQL) ## build the extension script only, as the client of PGXN does
 
-$(PGQ_SQL): extension/build.py extension/pgq.control $(wildcard extension/sql/src/*.sql)
+$(PGQ_SQL): extension/pgq.control $(wildcard extension/*.py extension/sql/released.sha256 \
+    extension/sql/src/*.sql extension/sql/updates/*.sql)
 	$(PGQ_SETUP_PYTHON) extension/build.py
 
-$(PGQ_WHEEL): $(PGQ_WHEEL_INPUT)
+$(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
 	rm -rf .cache/wheel python/build
 	$(PGQ_PYTHON) -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir .cache/wheel ./python
 	$(PGQ_PYTHON) -m pip install -qq --no-deps --no-index --force-reinstall .cache/wheel/*.whl
@@ -61,6 +62,10 @@ test-clients: setup build ## run a program in each of nine languages, also behin
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py clients
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --only clients
 
+test-installs: setup build ## run all tests on upgraded installations, and on those by script
+	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install upgraded
+	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install script
+
 playground: setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
 
 $(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.json
@@ -76,7 +81,9 @@ lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m mypy $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m pyright
 	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
-	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql
+	$(PGQ_PYTHON) extension/build.py --check
+	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql \
+	    $(wildcard extension/sql/updates/*.sql)
 	$(PGQ_PYTHON) tools/check_plpgsql.py
 	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) $(PGQ_SQL)
 	.venv/bin/zizmor --offline --quiet .github
@@ -95,6 +102,9 @@ reference: setup build ## write docs/reference/sql.md from the catalog
 bench: build ## compare pgq with others, QUICK=1 in minutes, or BENCH="--only loop"
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py bench
 	PYTHONPATH=tools $(PGQ_BENCH_PYTHON) -m benchmarks $(if $(QUICK),--quick) $(BENCH)
+
+freeze: $(PGQ_SQL) ## release the version in pgq.control and begin the next one, NEXT=0.3.0
+	$(PGQ_SETUP_PYTHON) extension/build.py --freeze "$(NEXT)"
 
 install: $(PGQ_SQL) ## install the extension into the server of PG_CONFIG
 	$(MAKE) -C extension install PG_CONFIG="$(PG_CONFIG)"
@@ -122,5 +132,5 @@ test-docker: ## run the pgTAP tests in the official image, PG_MAJOR=18; needs on
 
 clean: ## remove all that the other targets made
 	rm -rf .venv .venv-bench .cache dist docs/playground/built python/build python/src/*.egg-info
-	rm -rf $(PGQ_SQL)
+	rm -rf $(PGQ_SQL) python/src/pgq/_scripts
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis

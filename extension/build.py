@@ -1,5 +1,11 @@
 """Build the install script: sql/src/NN_topic.sql, in name order, into sql/pgq--VERSION.sql.
 
+    python3 extension/build.py [--check | --freeze NEXT]
+
+Beside it come the upgrade script from the last release, see upgrade.py, and in dist/ what installs
+pgq where no file can be put on the server, see portable.py. Scripts of releases are never written
+again: --freeze records those of this version, see release.py, and --check that none has changed.
+
 What exists once per partition is written once. A block
 
     --@ each ring
@@ -13,10 +19,15 @@ stands for from there on, in the files that follow, too.
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import re
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import portable
+import release
+import upgrade
+
+PORTABLE = (release.ROOT / "dist", release.ROOT / "python" / "src" / "pgq" / "_scripts")
 RING = [{"slot": str(slot), "key": "id"} for slot in range(4)]
 PARKED = [{"slot": str(slot), "key": "due"} for slot in (4, 5)]
 FAMILIES = {
@@ -31,15 +42,6 @@ HEADER = (
     "-- Built by extension/build.py from extension/sql/src; edit it there.\n"
     '\\echo Use "CREATE EXTENSION pgq" to load this file. \\quit\n'
 )
-
-
-def version() -> str:
-    """The extension's version, from its one place: pgq.control."""
-    control = (HERE / "pgq.control").read_text(encoding="utf-8")
-    found = re.search(r"^default_version = '(.+)'$", control, re.MULTILINE)
-    if found is None:
-        raise SystemExit("pgq.control names no default_version")
-    return found[1]
 
 
 def substitute(text: str, values: dict[str, str]) -> str:
@@ -62,15 +64,79 @@ def expand(source: str, defined: dict[str, str]) -> str:
     return substitute(BLOCK.sub(write_out, source), defined)
 
 
-def build() -> Path:
-    """Write the install script and return its path."""
-    target = HERE / "sql" / f"pgq--{version()}.sql"
-    sources = sorted((HERE / "sql" / "src").glob("*.sql"))
+def write_install_script(version: str) -> str:
+    """Write the install script and return it."""
+    sources = sorted((release.SQL / "src").glob("*.sql"))
     defined: dict[str, str] = {}
     body = "\n".join(expand(source.read_text(encoding="utf-8"), defined) for source in sources)
-    target.write_text(f"{HEADER}\n{body}".replace("@pgq_version@", version()), encoding="utf-8")
-    return target
+    script = f"{HEADER}\n{body}".replace("@pgq_version@", version)
+    release.script(version).write_text(script, encoding="utf-8")
+    return script
+
+
+def write_upgrade_script(old: str, version: str, script: str) -> None:
+    """Write the script that leads from the last release to this version."""
+    delta = release.SQL / "updates" / f"{old}--{version}.sql"
+    text = upgrade.upgrade(
+        old,
+        release.script(old).read_text(encoding="utf-8"),
+        script,
+        delta.read_text(encoding="utf-8") if delta.exists() else upgrade.FUNCTIONS,
+    )
+    release.script(old, version).write_text(text, encoding="utf-8")
+
+
+def write_portable_scripts(version: str, script: str) -> None:
+    """Write what installs, upgrades and removes pgq where no file can be put on the server."""
+    path = release.path(version)
+    steps = [
+        (old, new, release.script(old, new).read_text(encoding="utf-8"))
+        for old, new in itertools.pairwise(path)
+    ]
+    first = release.script(path[0]).read_text(encoding="utf-8")
+    statements = list(upgrade.split(script))
+    files = {
+        "pgq.sql": portable.plain(script, version),
+        "pgq-uninstall.sql": portable.uninstall(statements, upgrade.functions(statements)),
+        "pgq-tle.sql": portable.tle(release.comment(), (path[0], first), steps),
+        **{f"pgq--{o}--{n}.sql": portable.plain_upgrade(text, o, n) for o, n, text in steps},
+    }
+    for target in PORTABLE:
+        target.mkdir(parents=True, exist_ok=True)
+        for stale in target.glob("pgq*.sql"):
+            stale.unlink()
+        for name, text in files.items():
+            (target / name).write_text(text, encoding="utf-8")
+
+
+def build() -> None:
+    """Write all scripts of the current version."""
+    version = release.current()
+    path = release.path(version)
+    if version in path[:-1]:
+        raise SystemExit(f"{version} is released, and its script is not written again")
+    script = write_install_script(version)
+    if len(path) > 1:
+        write_upgrade_script(path[-2], version, script)
+    write_portable_scripts(version, script)
+    print(release.script(version).relative_to(release.ROOT))
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description="Build the scripts.")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--check", action="store_true", help="that no released script has changed")
+    action.add_argument("--freeze", metavar="NEXT", help="release this version, begin the next")
+    options = parser.parse_args()
+    if options.check:
+        release.check()
+        return
+    build()
+    if options.freeze:
+        release.freeze(options.freeze)
+        build()
 
 
 if __name__ == "__main__":
-    print(build().relative_to(HERE))
+    main()

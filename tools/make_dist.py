@@ -3,7 +3,8 @@
     python tools/make_dist.py [--output dist]
 
 `pgq-VERSION.zip` is for PGXN: the project as committed, with the scripts built, so that
-`make install` needs no Python. The other two are the Python package, as source and as wheel.
+`make install` needs no Python. Then come the Python package, as source and as wheel, and the
+scripts that install without files on the server.
 Uncommitted changes are left out. Times are those of the commit.
 """
 
@@ -40,6 +41,7 @@ def main() -> None:
         committed = _files(tree)
         _run(sys.executable, "extension/build.py", cwd=tree)
         archives = [_pgxn(tree, committed, output, epoch), *_python(tree, output, epoch)]
+        archives += [Path(shutil.copy(script, output)) for script in _files(tree / "dist")]
     for archive in archives:
         print(os.path.relpath(archive))
 
