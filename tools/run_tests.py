@@ -1,14 +1,14 @@
 """Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
 
     python tools/run_tests.py [--version 18]... [--sql 17]... [--only sql|python|clients]
-        [-- argument ...]
+        [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql only the pgTAP suite runs. Two versions are tested at a time; their lines
 begin with the version then. Arguments after `--` go
 to pg_prove or pytest; with a file among them only that one runs. A skipped test counts as a
 failure. Tests with the mark "once" run on PostgreSQL 18 only. pytest finds the version to test in
-PGQ_TEST_VERSION. The clients, which need languages that others do not have, are tested only when
-they are asked for.
+PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which
+need languages that others do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import bootstrap
+from pginstall import INSTALL, WAYS, install
 from pgserver import Server, ServerError
 
 
@@ -84,10 +85,12 @@ def main() -> int:
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "clients"])
+    parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
     if options.arguments and options.only is None:
         parser.error("arguments for pg_prove or pytest need --only")
+    os.environ[INSTALL] = options.install
     suites: list[str] = [options.only] if options.only else ["sql", "python"]
     plan = dict.fromkeys(options.version or [18], suites)
     plan |= {version: ["sql"] for version in options.sql if version not in plan}
@@ -105,12 +108,13 @@ def main() -> int:
 def run_sql(version: int, arguments: Sequence[str], mark: str) -> Outcome:
     """Run pg_prove over tests/sql in a fresh database that has pgq and pgTAP."""
     command, variables = bootstrap.pg_prove()
-    command += ["--verbose", "--ext", ".sql", *_with_default(arguments, "tests/sql")]
+    command += ["--verbose", "--ext", ".sql", *_with_default(arguments, *_sql_files())]
     try:
         # Autovacuum could hold a lock for longer than pgq_drop_queue waits.
         settings = {"fsync": "off", "autovacuum": "off"}
         with Server(version, settings, ["pgtap"]) as server:
-            server.psql("create extension pgtap; create extension pgq")
+            server.psql("create extension pgtap")
+            install(server)
             return _run(SQL, version, command, {**server.environment(), **variables}, mark)
     except ServerError as error:
         return Outcome("sql", version, problems=[str(error)])
@@ -131,16 +135,25 @@ _RUNNERS = {"sql": run_sql, "python": run_python, "clients": run_clients}
 
 def _run_pytest(suite: Suite, version: int, arguments: Sequence[str], mark: str) -> Outcome:
     command = [sys.executable, "-m", "pytest", "-rfEsxX"]
-    command += [] if version == _NEWEST else ["-m", "not once"]
+    left_out = ["not once"] if version != _NEWEST else []
+    left_out += ["not extension"] if os.environ[INSTALL] == "script" else []
+    command += ["-m", " and ".join(left_out)]
     command += _with_default(arguments, f"tests/{suite.name}")
     return _run(suite, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
 
 
-def _with_default(arguments: Sequence[str], default: str) -> list[str]:
-    """Return the arguments, after the default path unless they name one themselves."""
+def _sql_files() -> list[str]:
+    """Return the pgTAP suite, without what is about extensions where pgq is none."""
+    files = sorted((bootstrap.ROOT / "tests" / "sql").glob("*.sql"))
+    left_out = "12_install.sql" if os.environ[INSTALL] == "script" else None
+    return [str(file.relative_to(bootstrap.ROOT)) for file in files if file.name != left_out]
+
+
+def _with_default(arguments: Sequence[str], *default: str) -> list[str]:
+    """Return the arguments, after the default paths unless they name one themselves."""
     if any(Path(argument.split("::")[0]).exists() for argument in arguments):
         return [*arguments]
-    return [default, *arguments]
+    return [*default, *arguments]
 
 
 def _run(

@@ -15,12 +15,12 @@ import asyncpg
 import pgq
 import pytest
 import pytest_asyncio
+from pginstall import install
 from pgserver import Server
 
 from .sessions import Connection, connect, dsn_of
 
 TEMPLATE = "pgq_template"
-INSTALL = "create extension pgq"
 
 _numbers = itertools.count(1)
 
@@ -31,7 +31,7 @@ def serve(**settings: str) -> Generator[Server]:
     version = os.environ.get("PGQ_TEST_VERSION")
     with Server(int(version) if version else None, {"fsync": "off", **settings}) as server:
         server.psql(f"create database {TEMPLATE}")
-        server.psql(INSTALL, database=TEMPLATE)
+        install(server, TEMPLATE)
         yield server
 
 

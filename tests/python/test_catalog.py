@@ -11,11 +11,13 @@ from .catalog import describe, differences
 from .conftest import TEMPLATE
 
 # Each with the kinds of lines that must differ then.
+pytestmark = pytest.mark.extension
+
 CHANGES = {
     "create index on pgq.schedule (next_at)": {"index"},
     "alter table pgq.schedule add note text": {"column"},
     "alter table pgq.schedule alter paused drop default": {"column"},
-    "alter table pgq.schedule alter cron type varchar(9)": {"column"},
+    "alter table pgq.dependency alter on_dead type varchar(9)": {"column"},
     "alter table pgq.schedule drop constraint schedule_missed_check": {"constraint"},
     "alter table pgq.chore disable trigger chore_at_commit": {"trigger"},
     "alter table pgq.job_2 set (fillfactor = 90)": {"relation"},

@@ -18,7 +18,7 @@ from bootstrap import ROOT
 from pgserver import Server
 
 from .catalog import describe, differences
-from .conftest import INSTALL, TEMPLATE
+from .conftest import TEMPLATE
 from .sessions import (
     Connection,
     Receipt,
@@ -39,7 +39,10 @@ from .sessions import (
 Rows: TypeAlias = "dict[str, list[str]]"
 Run: TypeAlias = "Callable[..., str]"
 
+pytestmark = pytest.mark.extension
+
 SOURCE: Final = "Source of dumps"
+INSTALL: Final = "create extension pgq"
 PAGE: Final = (ROOT / "docs" / "dumps.md").read_text(encoding="utf-8")
 QUOTED_ROLE: Final = '"An ""odd"" role"'
 

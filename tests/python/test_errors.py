@@ -14,7 +14,8 @@ import pytest
 from pgq._errors import translate
 
 if TYPE_CHECKING:
-    from pgserver import Server
+    from pginstall import uninstall
+from pgserver import Server
 
 NO_TIME = timedelta(0)
 FOR_EVER = timedelta.max
@@ -212,7 +213,7 @@ async def test_a_role_without_rights_is_not_permitted(
 async def test_a_database_without_the_extension_is_told(
     server: Server, dsn: dict[str, Any], connection: asyncpg.Connection[Any]
 ) -> None:
-    server.psql("drop extension pgq", database=dsn["database"])
+    uninstall(server, dsn["database"])
     for queue in (pgq.Queue(connection), pgq.Queue(connection, schema="no such schema")):
         with pytest.raises(pgq.NotInstalled) as info:
             await queue.enqueue(1)

@@ -4,6 +4,7 @@
 begin;
 set local intervalstyle = 'postgres';
 select plan(51);
+\ir support/member.psql
 
 create temp table expected (declaration text, returns text);
 insert into expected values
@@ -57,7 +58,8 @@ insert into expected values
  'group_on_dead text DEFAULT ''continue''::text, rate_limit integer DEFAULT 0, '
  'rate_interval interval DEFAULT ''00:00:01''::interval, rate_burst integer DEFAULT 0, '
  'priority_ageing interval DEFAULT ''00:00:00''::interval, max_ready integer DEFAULT 0, '
- 'max_payload integer DEFAULT 0, if_not_exists boolean DEFAULT false)', 'boolean'),
+ 'max_payload integer DEFAULT 0, if_not_exists boolean DEFAULT false, '
+ 'description text DEFAULT NULL::text)', 'boolean'),
 ('pgq_configure_queue(name text, max_attempts integer DEFAULT NULL::integer, '
  'backoff_base interval DEFAULT NULL::interval, '
  'backoff_factor double precision DEFAULT NULL::double precision, '
@@ -68,7 +70,7 @@ insert into expected values
  'rate_limit integer DEFAULT NULL::integer, '
  'rate_interval interval DEFAULT NULL::interval, rate_burst integer DEFAULT NULL::integer, '
  'priority_ageing interval DEFAULT NULL::interval, max_ready integer DEFAULT NULL::integer, '
- 'max_payload integer DEFAULT NULL::integer)', 'void'),
+ 'max_payload integer DEFAULT NULL::integer, description text DEFAULT NULL::text)', 'void'),
 ('pgq_drop_queue(name text, force boolean DEFAULT false)', 'void'),
 ('pgq_pause(queue text)', 'void'),
 ('pgq_resume(queue text)', 'void'),
@@ -106,11 +108,9 @@ insert into expected values
 create temp table actual as
 select format('%s(%s)', p.proname, pg_get_function_arguments(p.oid)) as declaration,
        pg_get_function_result(p.oid) as returns
-  from pg_depend d
-  join pg_extension e on e.oid = d.refobjid and e.extname = 'pgq'
-  join pg_proc p on p.oid = d.objid
- where d.refclassid = 'pg_extension'::regclass and d.classid = 'pg_proc'::regclass
-   and d.deptype = 'e' and p.pronamespace <> 'pgq'::regnamespace;
+  from member m
+  join pg_proc p on p.oid = m.objid
+ where m.classid = 'pg_proc'::regclass and p.pronamespace <> 'pgq'::regnamespace;
 
 select is(a.returns, e.returns,
            format('%s has the arguments and the result of the reference',
@@ -141,15 +141,17 @@ select results_eq(
               ('boolean', 'cancel_requested') $$,
     'of these types');
 
-select is(pgq_version(), (select e.extversion from pg_extension e where e.extname = 'pgq'),
-    'pgq_version is the version of the installed extension');
+select is(
+    pgq_version(), (select a.default_version from pg_available_extensions a where a.name = 'pgq'),
+    'pgq_version is the version of the files');
 select is_empty(
-    $$ select from pg_extension e where e.extname = 'pgq' and e.extrelocatable $$,
-    'the extension is not relocatable');
+    $$ select from pg_extension e
+        where e.extname = 'pgq' and (e.extrelocatable or e.extversion <> pgq_version()) $$,
+    'and of the installed extension, which is not relocatable');
 select results_eq(
     $$ select v.superuser, v.trusted, v.requires::text, v.schema::text collate "default"
          from pg_available_extension_versions v
-        where v.name = 'pgq' and v.installed $$,
+        where v.name = 'pgq' and v.version = pgq_version() $$,
     $$ values (false, false, null::text, null::text) $$,
     'needs no superuser, no other extension but plpgsql, and any schema will do');
 select lives_ok($$ select * from pgq_dequeue(10, '30 seconds') $$,

@@ -2,10 +2,11 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(101);
+select plan(104);
 \ir support/clock.psql
+\ir support/member.psql
 set local client_min_messages = warning;
-select extnamespace::regnamespace as schema from pg_extension where extname = 'pgq' \gset
+select p.pronamespace::regnamespace as schema from pg_proc p where p.proname = 'pgq_version' \gset
 
 -- What a call by a role gives: the result, or the SQLSTATE and message.
 create function pg_temp.ask(p_role name, p_call text) returns text language plpgsql as $$
@@ -75,9 +76,8 @@ begin
                    select string_agg('null::' || format_type(t, null), ', ')
                      from unnest(p.proargtypes) t
                )) as call
-          from pg_proc p join pg_depend d on d.objid = p.oid and d.classid = 'pg_proc'::regclass
-         where d.refclassid = 'pg_extension'::regclass and p.pronamespace <> 'pgq'::regnamespace
-           and d.refobjid = (select e.oid from pg_extension e where e.extname = 'pgq')
+          from pg_proc p join member m on m.objid = p.oid and m.classid = 'pg_proc'::regclass
+         where p.pronamespace <> 'pgq'::regnamespace
     loop
         v_code := case when v_function.prorettype <> 'trigger'::regtype
                        then pg_temp.code(p_role, v_function.call)
@@ -89,9 +89,8 @@ begin
     end loop;
     for v_view in
         select c.oid::regclass::text as name
-          from pg_class c join pg_depend d on d.objid = c.oid and d.classid = 'pg_class'::regclass
-         where d.refclassid = 'pg_extension'::regclass and c.relkind in ('v', 'm', 'r', 'p', 'S')
-           and d.refobjid = (select e.oid from pg_extension e where e.extname = 'pgq')
+          from pg_class c join member m on m.objid = c.oid and m.classid = 'pg_class'::regclass
+         where c.relkind in ('v', 'm', 'r', 'p', 'S')
     loop
         if pg_temp.code(p_role, 'select * from ' || v_view.name) <> '42501' then
             return next v_view.name;
@@ -373,6 +372,15 @@ select is(pg_temp.ask('ann', 'select * from pgq_health'), 'nothing', 'pgq_health
 select isnt(pg_temp.ask('chief', 'select * from pgq_health'), 'nothing', 'not for all');
 select is(pg_temp.ask('ann', 'select * from pgq_locks'), 'nothing', 'pgq_locks, too');
 select is(pg_temp.ask('chief', 'select count(distinct queue) from pgq_jobs'), '(3)', 'all see all');
+select pgq_schedule(q || 's', '@daily', '{"n": 1}', q) from unnest('{a,b}'::text[]) q \g /dev/null
+select is(pg_temp.ask('ann', 'select name, queue from pgq_schedules'), '(as,a)',
+    'pgq_schedules shows those of the queues that the caller may observe');
+select is(
+    (select row(v.cron, v.timezone, v.paused, v.missed, v.priority, v.max_attempts, v.payload,
+                v.headers, v.next_at > pgq._now(), v.last_at)::text
+       from pgq_schedules v where v.name = 'bs'),
+    '(@daily,UTC,f,once,0,,"{""n"": 1}",,t,)', 'with their settings and times');
+select is(pg_temp.code('bob', 'select * from pgq_schedules'), '42501', 'and nothing to others');
 select pgq_grant('*', 'bob', '{consume}') \g /dev/null
 select is(pg_temp.code('bob', 'select * from pgq_jobs'), '42501', 'consumers see nothing');
 select is(pg_temp.code('bob', $$ select pgq_enqueue('1', 'a') $$), '42501', 'and add nothing');
@@ -474,7 +482,12 @@ select lives_ok($$ select pgq_revoke('a', 'never') $$, 'nothing is revoked from 
 
 -- Installed by a role that is no superuser, in a schema that is closed to others.
 set constraints all immediate;
-drop extension pgq cascade;
+select exists (select from pg_extension where extname = 'pgq') as is_extension \gset
+\if :is_extension
+    drop extension pgq cascade;
+\else
+    \ir ../../dist/pgq-uninstall.sql
+\endif
 create role keeper;
 create schema hall authorization keeper;
 select format('grant create on database %I to keeper', current_database()) \gexec

@@ -2,7 +2,7 @@
  * The views, in small databases, with what a plain count of the tables says.
  */
 begin;
-select plan(42);
+select plan(46);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -109,6 +109,22 @@ select pgq_pause('busy'), pgq_configure_queue('busy', max_active => 7) \g /dev/n
 select is(
     (select row(v.paused, v.max_active)::text from pgq_queues v where v.queue = 'busy'), '(t,7)',
     'settings are shown');
+select pgq_configure_queue('busy', description => 'for "A" & B') \g /dev/null
+select is(
+    (select v.description from pgq_queues v where v.queue = 'busy'), 'for "A" & B',
+    'so is what a queue is for');
+select pgq_configure_queue('busy', max_attempts => 3) \g /dev/null
+select is(
+    (select v.description from pgq_queues v where v.queue = 'busy'), 'for "A" & B',
+    'which stays when other settings change');
+select pgq_configure_queue('busy', description => '') \g /dev/null
+select is(
+    (select v.description from pgq_queues v where v.queue = 'busy'), null,
+    'and an empty one removes');
+select pgq_create_queue('told', description => 'of it') \g /dev/null
+select is(
+    (select v.description from pgq_queues v where v.queue = 'told'), 'of it',
+    'it may be told from the start');
 select pgq_configure_queue('busy', max_active => 0), pgq_resume('busy') \g /dev/null
 
 -- Throughput.

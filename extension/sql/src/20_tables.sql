@@ -52,6 +52,7 @@ create table pgq.queue (
     is_special boolean not null generated always as (
         paused or max_active > 0 or rate_limit > 0 or priority_ageing > '0'
     ) stored,
+    description text,
     constraint queue_pkey primary key (id),
     constraint queue_name_key unique (name),
     constraint queue_name_check check (pg_catalog.length(name) between 1 and 200),
@@ -75,6 +76,7 @@ comment on column pgq.queue.sample is 'of how many calls that end jobs one is co
 comment on column pgq.queue.is_limited is 'claims go through pgq._grab_limited';
 comment on column pgq.queue.is_bounded is 'enqueue goes through pgq._check_bounds';
 comment on column pgq.queue.is_special is 'claims go through pgq._grab';
+comment on column pgq.queue.description is 'what it is for, for people';
 
 create sequence pgq.lane_id as integer maxvalue 65535 cycle;
 
@@ -261,12 +263,14 @@ comment on table pgq.gate is
 
 create table pgq.chore (
     last boolean not null default false,
-    wake integer
+    wake integer,
+    regrant boolean
 );
 alter table pgq.chore replica identity full;
 comment on table pgq.chore is
 'an insert queues maintenance for the commit of its transaction: see pgq._at_commit';
 comment on column pgq.chore.wake is 'a queue to notify for instead: see pgq._wake';
+comment on column pgq.chore.regrant is 'true: call pgq._regrant instead';
 
 create sequence pgq.next_tick;
 create sequence pgq.last_tick;

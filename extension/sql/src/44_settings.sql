@@ -97,7 +97,8 @@ begin
            group_on_dead = p_new.group_on_dead, max_active = p_new.max_active,
            rate_limit = p_new.rate_limit, rate_interval = p_new.rate_interval,
            rate_burst = p_new.rate_burst, priority_ageing = p_new.priority_ageing,
-           max_ready = p_new.max_ready, max_payload = p_new.max_payload
+           max_ready = p_new.max_ready, max_payload = p_new.max_payload,
+           description = p_new.description
      where q.id = p_new.id;
     update pgq.lane l set is_bounded = q.is_bounded
       from pgq.queue q
@@ -132,7 +133,8 @@ create function @extschema@.pgq_configure_queue(
     rate_burst integer default null,
     priority_ageing interval default null,
     max_ready integer default null,
-    max_payload integer default null
+    max_payload integer default null,
+    description text default null
 )
 returns void
 language plpgsql
@@ -165,26 +167,27 @@ begin
     v_new.priority_ageing := coalesce(priority_ageing, v_old.priority_ageing);
     v_new.max_ready := coalesce(max_ready, v_old.max_ready);
     v_new.max_payload := coalesce(max_payload, v_old.max_payload);
+    v_new.description := nullif(coalesce(description, v_old.description), '');
     perform pgq._save_settings(v_old, v_new);
 end
 $$;
 revoke all on function
     @extschema@.pgq_configure_queue(
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
-        integer, text, integer, interval, integer, interval, integer, integer
+        integer, text, integer, interval, integer, interval, integer, integer, text
     ) from public;
 comment on function
     @extschema@.pgq_configure_queue(
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
-        integer, text, integer, interval, integer, interval, integer, integer
+        integer, text, integer, interval, integer, interval, integer, integer, text
     ) is
 'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for '
 'jobs that finish from then on; if the queue kept no completed jobs, for those claimed from then '
 'on; a lower group_concurrency for a group when its jobs end; max_active also for jobs that are '
 'running (for 10000 of them if there was no limit), so that a lower one is reached as they end; '
 'another rate_limit or rate_interval begins with all starts; other limits for what is enqueued or '
-'claimed from then on. Claims that are not committed yet go by the old settings. Errors: 42704 '
-'unknown queue; 22004; 22023.';
+'claimed from then on; the description at once, an empty one removes it. Claims that are not '
+'committed yet go by the old settings. Errors: 42704 unknown queue; 22004; 22023.';
 
 create function pgq._check_queue_name(p_name text)
 returns void
@@ -220,7 +223,8 @@ create function @extschema@.pgq_create_queue(
     priority_ageing interval default '0',
     max_ready integer default 0,
     max_payload integer default 0,
-    if_not_exists boolean default false
+    if_not_exists boolean default false,
+    description text default null
 )
 returns boolean
 language plpgsql
@@ -238,8 +242,7 @@ begin
         rate_burst, priority_ageing, max_ready, max_payload, if_not_exists
     ) > 0 then
         raise exception 'settings must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Leave an argument out for its default.';
+            using errcode = 'null_value_not_allowed', hint = 'Leave it out for its default.';
     end if;
     insert into pgq.queue as q (name)
     select pgq_create_queue.name
@@ -257,7 +260,7 @@ begin
     perform @extschema@.pgq_configure_queue(
         name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
         max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
-        rate_burst, priority_ageing, max_ready, max_payload
+        rate_burst, priority_ageing, max_ready, max_payload, description
     );
     return true;
 end
@@ -265,12 +268,12 @@ $$;
 revoke all on function
     @extschema@.pgq_create_queue(
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
-        integer, text, integer, interval, integer, interval, integer, integer, boolean
+        integer, text, integer, interval, integer, interval, integer, integer, boolean, text
     ) from public;
 comment on function
     @extschema@.pgq_create_queue(
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
-        integer, text, integer, interval, integer, interval, integer, integer, boolean
+        integer, text, integer, interval, integer, interval, integer, integer, boolean, text
     ) is
 'Creates a queue. max_attempts: tries before a job is dead (1 to 32767). The wait before the '
 'next try is backoff_base * backoff_factor ^ (attempt - 1), at most backoff_max, of that a '
@@ -286,4 +289,4 @@ comment on function
 'oldest job has been ready a priority counts as one higher (0: never). max_ready: with so many '
 'ready jobs enqueue fails (0: no bound). max_payload: bytes of a payload as text (0: no bound). '
 'if_not_exists: a queue of that name stays as it is, whatever its settings, and the answer is '
-'false. Errors: 42710 exists already; 22004; 22023.';
+'false. description: what the queue is for. Errors: 42710 exists already; 22004; 22023.';

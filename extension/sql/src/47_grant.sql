@@ -62,6 +62,19 @@ $$;
 comment on function pgq._set_usage(name, boolean) is
 'lets a role find the public functions, and takes that back unless it could without';
 
+create function pgq._is_granted(p_acl aclitem[], p_role name)
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from aclexplode(p_acl) a where a.grantee = pgq._role_id(p_role));
+end
+$$;
+comment on function pgq._is_granted(aclitem[], name) is
+'whether a function or view is granted to a role itself';
+
 create function pgq._set_grants(p_role name)
 returns void
 language plpgsql
@@ -81,15 +94,23 @@ begin
     end if;
     perform pgq._set_usage(p_role, v_verbs <> '{}');
     for v_function in
-        select p.oid::regprocedure as name,
-               case when p.pronamespace = 'pgq'::regnamespace then 'observe'
-                    else pgq._verb_of(p.proname) end as verb
-          from pg_proc p
-         where (p.pronamespace = '@extschema@'::regnamespace and p.proname ~ '^pgq_')
-            or (p.pronamespace = 'pgq'::regnamespace
-                and p.proname in ('_queues', '_workers', '_health', '_locks'))
+        select f.name, f.wanted
+          from (
+                   select p.oid::regprocedure as name,
+                          coalesce(v.verb = any (v_verbs), v_verbs <> '{}') as wanted,
+                          pgq._is_granted(p.proacl, p_role) as granted
+                     from pg_proc p,
+                          lateral (
+                              select case when p.pronamespace = 'pgq'::regnamespace then 'observe'
+                                          else pgq._verb_of(p.proname) end as verb
+                          ) v
+                    where (p.pronamespace = '@extschema@'::regnamespace and p.proname ~ '^pgq_')
+                       or (p.pronamespace = 'pgq'::regnamespace
+                           and p.proname in ('_queues', '_workers', '_health', '_locks'))
+               ) f
+         where f.wanted <> f.granted
     loop
-        if v_function.verb = any (v_verbs) or (v_function.verb is null and v_verbs <> '{}') then
+        if v_function.wanted then
             execute format('grant execute on function %s to %I', v_function.name, p_role);
         else
             execute format('revoke execute on function %s from %I', v_function.name, p_role);
@@ -100,6 +121,7 @@ begin
           from pg_class c
          where c.relnamespace = '@extschema@'::regnamespace and c.relkind = 'v'
            and c.relname ~ '^pgq_'
+           and pgq._is_granted(c.relacl, p_role) <> ('observe' = any (v_verbs))
     loop
         if 'observe' = any (v_verbs) then
             execute format('grant select on %s to %I', v_view.name, p_role);
@@ -111,6 +133,24 @@ end
 $$;
 comment on function pgq._set_grants(name) is
 'lets a role call those functions and read those views that its privileges are for, and no others';
+
+create function pgq._regrant()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    lock table pgq.privilege in share update exclusive mode;
+    perform pgq._set_grants('public')
+      where exists (select from pgq.privilege p where p.role = 0::oid);
+    perform pgq._set_grants(r.rolname)
+       from pg_roles r where r.oid in (select p.role from pgq.privilege p);
+end
+$$;
+comment on function pgq._regrant() is
+'lets all roles use what their privileges are for, after an update has added or replaced it. Not '
+'from within its script: that would make what is granted a part of the extension, which is not '
+'dumped';
 
 create function pgq._drop_grants(p_queue_id integer)
 returns void

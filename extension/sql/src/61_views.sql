@@ -8,7 +8,7 @@ returns table (
     queue text, ready bigint, scheduled bigint, waiting bigint, active bigint, dead bigint,
     oldest_ready_age interval, next_due timestamptz, completed_last_minute bigint,
     failed_last_minute bigint, completed_last_hour bigint, failed_last_hour bigint,
-    max_active integer, paused boolean, estimated boolean
+    max_active integer, paused boolean, estimated boolean, description text
 )
 language plpgsql
 security definer
@@ -32,7 +32,8 @@ begin
            coalesce(e.failed_last_minute, 0),
            case when q.keep_completed > '0' then coalesce(e.completed_last_hour, 0) end,
            coalesce(e.failed_last_hour, 0),
-           q.max_active, q.paused, coalesce(bool_or(t.estimated), false) or d.dead = 10000
+           q.max_active, q.paused, coalesce(bool_or(t.estimated), false) or d.dead = 10000,
+           q.description
       from pgq.queue q
       left join tally t on t.queue_id = q.id
       left join pgq._ends(v_now) e on e.queue_id = q.id,
@@ -129,7 +130,10 @@ select null
 comment on view pgq.observer is 'the queues (null: all) that the current user may observe';
 
 create view @extschema@.pgq_queues as
-select * from pgq._queues();
+select q.queue, q.ready, q.scheduled, q.waiting, q.active, q.dead, q.oldest_ready_age, q.next_due,
+       q.completed_last_minute, q.failed_last_minute, q.completed_last_hour, q.failed_last_hour,
+       q.max_active, q.paused, q.estimated, q.description
+  from pgq._queues() q;
 comment on view @extschema@.pgq_queues is
 'The queues that the caller may observe. Jobs are counted where there are few; of many in a state '
 'the number is estimated, from a sample of pages, and estimated is true (dead: at least 10000). '
@@ -227,6 +231,17 @@ comment on function @extschema@.pgq_get(bigint) is
 'One job, live or archived, as pgq_jobs shows it; no row if it is unknown, or of a queue that the '
 'caller may not observe. Some index look-ups for each priority in use, however many jobs there '
 'are; leaves no lock. Errors: 22004 null id; 40001.';
+
+create view @extschema@.pgq_schedules with (security_barrier) as
+select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_at, s.missed,
+       s.priority::integer as priority, s.max_attempts, s.payload, s.headers
+  from pgq.schedule s
+  join pgq.queue q on q.id = s.queue_id
+ where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
+comment on view @extschema@.pgq_schedules is
+'The schedules of the queues that the caller may observe: what pgq_schedule was told, whether one '
+'is paused, when it fires next (paused: would have), and the last time for which it has added a '
+'job.';
 
 create view @extschema@.pgq_workers as
 select * from pgq._workers();

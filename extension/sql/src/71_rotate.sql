@@ -202,6 +202,11 @@ as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
 begin
+    if new.regrant then
+        perform pgq._regrant();
+        delete from pgq.chore c where c.regrant;
+        return null;
+    end if;
     if pgq._is_preparing() then
         return null;
     end if;
@@ -226,7 +231,7 @@ end
 $$;
 comment on function pgq._at_commit() is
 'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
-'trigger; sends what pgq._wake has left to it';
+'trigger; does what pgq._wake and an update have left to it';
 
 create constraint trigger chore_at_commit after insert on pgq.chore
     deferrable initially deferred

@@ -492,6 +492,7 @@ class Queue:
         max_ready: int = 0,
         max_payload: int = 0,
         if_not_exists: bool = False,
+        description: str | None = None,
         connection: Connection | None = None,
     ) -> bool:
         """Create the queue.
@@ -516,6 +517,7 @@ class Queue:
             max_ready: with so many ready jobs `enqueue` raises; 0 for no bound.
             max_payload: the most bytes of a payload as JSON text; 0 for no bound.
             if_not_exists: leave a queue of this name as it is, whatever its settings.
+            description: what the queue is for. Needs pgq 0.2 in the database.
 
         Returns:
             False if there is one, with `if_not_exists`.
@@ -525,7 +527,7 @@ class Queue:
         """
         value: bool = await self._value(
             connection,
-            _sql.CREATE_QUEUE,
+            _sql.CREATE_QUEUE if description is None else _sql.CREATE_DESCRIBED_QUEUE,
             self.name,
             max_attempts,
             backoff_base,
@@ -544,6 +546,7 @@ class Queue:
             max_ready,
             max_payload,
             if_not_exists,
+            *([] if description is None else [description]),
         )
         return value
 
@@ -566,12 +569,16 @@ class Queue:
         priority_ageing: timedelta | None = None,
         max_ready: int | None = None,
         max_payload: int | None = None,
+        description: str | None = None,
         connection: Connection | None = None,
     ) -> None:
-        """Change settings of the queue: the arguments of `create`, None leaves one as it is."""
+        """Change settings of the queue: the arguments of `create`, None leaves one as it is.
+
+        An empty description removes it.
+        """
         await self._value(
             connection,
-            _sql.CONFIGURE_QUEUE,
+            _sql.CONFIGURE_QUEUE if description is None else _sql.CONFIGURE_DESCRIBED_QUEUE,
             self.name,
             max_attempts,
             backoff_base,
@@ -589,6 +596,7 @@ class Queue:
             priority_ageing,
             max_ready,
             max_payload,
+            *([] if description is None else [description]),
         )
 
     async def drop(self, *, force: bool = False, connection: Connection | None = None) -> None:

@@ -118,6 +118,9 @@ CREATE_QUEUE = """
         rate_burst => $14::integer, priority_ageing => $15::interval, max_ready => $16::integer,
         max_payload => $17::integer, if_not_exists => $18::boolean)"""
 
+# Extensions below 0.2 have no descriptions.
+CREATE_DESCRIBED_QUEUE = CREATE_QUEUE[:-1] + ", description => $19::text)"
+
 CONFIGURE_QUEUE = """
     select @pgq_configure_queue(
         name => $1::text, max_attempts => $2::integer, backoff_base => $3::interval,
@@ -127,6 +130,8 @@ CONFIGURE_QUEUE = """
         group_on_dead => $11::text, rate_limit => $12::integer, rate_interval => $13::interval,
         rate_burst => $14::integer, priority_ageing => $15::interval, max_ready => $16::integer,
         max_payload => $17::integer)"""
+
+CONFIGURE_DESCRIBED_QUEUE = CONFIGURE_QUEUE[:-1] + ", description => $18::text)"
 
 DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
 PAUSE = "select @pgq_pause(queue => $1::text)"

@@ -41,7 +41,8 @@ async def queues(client: Client) -> None:
 
     Shows how many jobs are in which state, for how long the oldest one has been ready, and how
     many were completed and how many attempts failed in the last minute. Of many jobs the number
-    is estimated. --json shows the last hour, the next due time and the limits, too.
+    is estimated. --json shows the last hour, the next due time, the limits and the descriptions,
+    too.
     """
     rows = await client.fetch(sql.QUEUES)
     output.print_rows(rows, COLUMNS, "There is no queue that you may observe.")
@@ -68,6 +69,7 @@ _SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("priority-ageing", params.duration, "Raise priorities by one for each such time; 0, never."),
     ("max-ready", int, "Enqueue fails with so many ready jobs; 0 for no bound."),
     ("max-payload", int, "The most bytes of a payload; 0 for no bound."),
+    ("description", str, "What the queue is for; an empty one removes it."),
 )
 
 

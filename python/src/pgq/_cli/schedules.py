@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import asyncpg
 import click
 
 from pgq._cli import output, params, sql
@@ -34,12 +33,9 @@ _COLUMNS: Final = (
 )
 @connected
 async def schedules(client: Client) -> None:
-    """List the schedules. Only the owner of the extension may."""
-    try:
-        rows = await client.fetch(sql.SCHEDULES)
-    except asyncpg.InsufficientPrivilegeError as exc:
-        raise Failure("only the owner of the extension may list the schedules") from exc
-    output.print_rows(rows, _COLUMNS, "There is no schedule.")
+    """List the schedules of the queues that you may observe."""
+    rows = await client.fetch(sql.SCHEDULES)
+    output.print_rows(rows, _COLUMNS, "There is no schedule that you may observe.")
 
 
 @click.group(cls=Group)

@@ -33,11 +33,10 @@ JOBS_BETWEEN: Final = """
            ) j
      order by j.id desc"""
 
-# There is no view of the schedules: only the extension's owner may read the table.
 SCHEDULES: Final = """
-    select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_at, s.missed,
+    select s.name, s.cron, s.timezone, s.queue, s.paused, s.next_at, s.last_at, s.missed,
            s.priority, s.max_attempts, s.payload::text as payload, s.headers::text as headers
-      from pgq.schedule s join pgq.queue q on q.id = s.queue_id
+      from @pgq_schedules s
      order by s.name"""
 
 IN: Final = "select pg_catalog.now() + $1::interval as run_at"
@@ -49,9 +48,13 @@ SERVER: Final = """
            pg_catalog.pg_is_in_recovery() as in_recovery,
            pg_catalog.clock_timestamp() as now"""
 
-# One row; the installed columns are null where there is no extension of that name.
+# One row; the installed columns are null where there is no pgq. Where it is no extension, its
+# version is in the function that tells it, which not everybody may call.
 EXTENSION: Final = """
-    select e.extversion as installed, n.nspname as schema, a.default_version as available,
+    select coalesce(e.extversion, s.version) as installed, coalesce(n.nspname, s.schema) as schema,
+           e.extname is null and s.schema is not null as is_script,
+           a.default_version as files,
+           exists (select from pg_catalog.pg_extension t where t.extname = 'pg_tle') as has_tle,
            coalesce(a.comment like 'Generic queue%', false)
            or exists (
                   select
@@ -62,7 +65,19 @@ EXTENSION: Final = """
       from (values ('pgq')) v (name)
       left join pg_catalog.pg_extension e on e.extname = v.name
       left join pg_catalog.pg_namespace n on n.oid = e.extnamespace
-      left join pg_catalog.pg_available_extensions a on a.name = v.name"""
+      left join pg_catalog.pg_available_extensions a on a.name = v.name
+      left join (
+               select f.nspname as schema, pg_catalog.substring(p.prosrc, '''(.+)''') as version
+                 from pg_catalog.pg_proc p
+                 join pg_catalog.pg_namespace f on f.oid = p.pronamespace
+                 join pg_catalog.pg_namespace t on t.nspowner = p.proowner and t.nspname = 'pgq'
+                where p.proname = 'pgq_version' and p.pronargs = 0
+           ) s on e.extname is null"""
+
+CHOOSE_SCHEMA: Final = """
+    select pg_catalog.set_config(
+               'pgq.schema', coalesce($1::text, pg_catalog.current_schema()::text), false
+           )"""
 
 CREATE_EXTENSION: Final = "create extension pgq"
 CREATE_EXTENSION_IN: Final = "create extension pgq schema {}"

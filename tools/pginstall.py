@@ -1,0 +1,43 @@
+"""Installs pgq in a database, in the way that the environment variable PGQ_TEST_INSTALL names.
+
+"extension" (the default) is CREATE EXTENSION; "upgraded" the same of the first release, updated to
+this version; "script" runs dist/pgq.sql.
+"""
+
+import os
+
+import bootstrap
+from pgserver import Server
+
+INSTALL = "PGQ_TEST_INSTALL"
+WAYS = ("extension", "upgraded", "script")
+
+
+def install(server: Server, database: str | None = None) -> None:
+    """Install pgq in a database of a running server."""
+    way = os.environ.get(INSTALL, WAYS[0])
+    if way == "script":
+        script = bootstrap.ROOT / "dist" / "pgq.sql"
+        server.psql(script.read_text(encoding="utf-8"), database=database)
+    elif way == "upgraded":
+        first = first_release()
+        server.psql(f"create extension pgq version '{first}'", database=database)
+        server.psql("alter extension pgq update", database=database)
+    else:
+        server.psql("create extension pgq", database=database)
+
+
+def uninstall(server: Server, database: str) -> None:
+    """Remove pgq from a database again, however it was installed."""
+    if os.environ.get(INSTALL) == "script":
+        script = bootstrap.ROOT / "dist" / "pgq-uninstall.sql"
+        server.psql(script.read_text(encoding="utf-8"), database=database)
+    else:
+        server.psql("drop extension pgq", database=database)
+
+
+def first_release() -> str:
+    """Return the oldest version from which pgq can be updated."""
+    manifest = bootstrap.ROOT / "extension" / "sql" / "released.sha256"
+    [_, name] = manifest.read_text(encoding="utf-8").splitlines()[0].split()
+    return name.removeprefix("pgq--").removesuffix(".sql")
