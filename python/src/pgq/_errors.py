@@ -98,7 +98,7 @@ class LeaseLost(Error):
 
 
 class NotSupported(Error):
-    """The installed version of the extension does not support the argument yet."""
+    """The installed version of the extension does not support the argument, or the package."""
 
 
 class WrongTransaction(Error):

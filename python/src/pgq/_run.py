@@ -27,6 +27,7 @@ from pgq._outcomes import Cancel, Outcome
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
+from pgq._version import check
 
 Endpoint: TypeAlias = Callable[[Job[Any]], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Job[Any], Endpoint], Awaitable[Any]]
@@ -190,7 +191,8 @@ class Run:
             stack.push_async_callback(self._claims.close)
             stack.push_async_callback(self._beats.stop)
             await self._beats.start()
-            await self._claims.open()  # what is wrong from the start is not to be retried
+            # What is wrong from the start is not to be retried.
+            check(await self._claims.run(self._queue.version))
             await self._work()
 
     async def _work(self) -> None:

@@ -286,6 +286,7 @@ class Worker:
         Raises:
             ValueError: there is no pool, or none that is large enough, or no handler for a queue.
             RuntimeError: the worker runs already.
+            NotSupported: the extension is of a version that this package is not for.
             Error: a claim is not possible: the queue is unknown, or pgq not installed.
         """
         await self._run_once(pool, handle_signals=handle_signals, until_idle=False)
