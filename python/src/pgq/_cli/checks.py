@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pgq._cli import output, sql
 from pgq._cli.base import Client
-from pgq._cli.extension import FILES_HINT, PACKAGE, SKYTOOLS, Extension, is_supported
+from pgq._cli.extension import FILES_HINT, SKYTOOLS, Extension
+from pgq._version import PACKAGE, is_supported, remedy
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
@@ -81,21 +82,19 @@ async def check_extension(case: Case) -> AsyncGenerator[Finding]:
         yield Finding("extension", "problem", SKYTOOLS, advice)
         return
     if found.installed is None:
-        advice = FILES_HINT if found.available is None else "pgq install"
-        yield Finding("extension", "problem", "it is not installed in this database", advice)
+        yield Finding("extension", "problem", "it is not installed in this database", "pgq install")
         return
-    what = f"{found.installed}, in the schema {found.schema}"
+    what = f"{found.installed}, in the schema {found.schema}, by {found.way}"
     if found.installed == found.available:
         yield Finding("extension", "ok", what)
     elif found.available is None:
         yield Finding("extension", "warning", f"{what}; the server has no files of it", FILES_HINT)
     else:
-        what = f"{what}; the server has {found.available}"
+        what = f"{what}; at hand is {found.available}"
         yield Finding("extension", "warning", what, "pgq upgrade")
     if not is_supported(found.installed):
         what = f"this is {PACKAGE}, which is not for {found.installed}"
-        advice = "Upgrade the older of the two: pip install -U pgq-asyncpg, or pgq upgrade"
-        yield Finding("package", "problem", what, advice)
+        yield Finding("package", "problem", what, remedy(found.installed))
 
 
 async def check_settings(case: Case) -> AsyncGenerator[Finding]:

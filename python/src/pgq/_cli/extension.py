@@ -1,10 +1,10 @@
-"""`pgq install` and `pgq upgrade`, and what versions go together."""
+"""`pgq install` and `pgq upgrade`: by files of the server, by pg_tle, or by script."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Final
+from importlib.resources import files
+from typing import Final, Literal, TypeAlias
 
 import asyncpg
 import click
@@ -12,13 +12,15 @@ import click
 from pgq._cli import output, sql
 from pgq._cli.base import Client, Command, connected
 from pgq._cli.errors import Failure, ServerFailure
+from pgq._version import PACKAGE
+
+Way: TypeAlias = Literal["CREATE EXTENSION", "pg_tle", "script"]
 
 FILES_HINT: Final = (
     "In a checkout of pgq, on the machine of the server: "
     "make install PG_CONFIG=/path/to/the/server's/pg_config"
 )
 SKYTOOLS: Final = "this is the PgQ of Skytools, which is called pgq, too"
-PACKAGE: Final = version("pgq-asyncpg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +30,41 @@ class Extension:
     Args:
         installed: the version in this database, or None.
         schema: of its functions.
-        available: the version of the server's files, or None.
+        is_script: it is installed without being an extension.
+        files: the version of the server's files, or None.
+        has_tle: the database has pg_tle.
         is_skytools: it is another extension of the same name.
     """
 
     installed: str | None
     schema: str | None
-    available: str | None
+    is_script: bool
+    files: str | None
+    has_tle: bool
     is_skytools: bool
+
+    @property
+    def way(self) -> Way:
+        """How it is installed and upgraded."""
+        if self.is_script:
+            return "script"
+        if self.files is not None:
+            return "CREATE EXTENSION"
+        return "pg_tle" if self.has_tle else "script"
+
+    @property
+    def available(self) -> str | None:
+        """The version that it can be upgraded to, or None if an extension lacks its files."""
+        if self.way == "CREATE EXTENSION":
+            return self.files
+        lacks_files = self.way == "script" and self.installed is not None and not self.is_script
+        return None if lacks_files else PACKAGE
 
 
 async def look(client: Client) -> Extension:
     """Look for the extension in the database and on the server."""
     [row] = await client.fetch(sql.EXTENSION)
     return Extension(**row)
-
-
-def is_supported(extension: str) -> bool:
-    """Tell whether this package is made for a version of the extension."""
-    return _series(extension) == _series(PACKAGE)
-
-
-def _series(release: str) -> list[str]:
-    """Return the part of a version in which releases are compatible: 1 of 1.4.2, 0.3 of 0.3.1."""
-    parts = release.split(".")
-    return parts[:2] if parts[0] == "0" else parts[:1]
 
 
 @click.command(
@@ -64,61 +76,98 @@ def _series(release: str) -> list[str]:
 )
 @connected
 async def install(client: Client) -> None:
-    """Create the extension in the database.
+    """Install pgq in the database.
+
+    Creates the extension if the server has its files, or the database pg_tle, which is given them;
+    else runs the script of this package, which needs neither. Says which it was.
 
     --schema names an existing schema for the functions; by default it is the first one of
-    search_path. Does nothing if the extension is there. Exits with 3 if the server does not
-    have its files.
+    search_path. Does nothing if pgq is there.
     """
-    found = await look(client)
-    if found.is_skytools:
-        raise ServerFailure(SKYTOOLS)
+    found = await _look(client)
     if found.installed is not None:
         if client.schema not in (None, found.schema):
             raise Failure(f"pgq {found.installed} is installed, in the schema {found.schema}")
         _say(found, "is installed already")
         return
-    _check_files(found)
-    statement = sql.CREATE_EXTENSION
-    if client.schema is not None:
-        statement = sql.CREATE_EXTENSION_IN.format(sql.quoted(client.schema))
     try:
-        await client.connection.execute(statement)
+        if found.way == "script":
+            await client.connection.execute(sql.CHOOSE_SCHEMA, client.schema)
+            await _run_script(client, "pgq.sql")
+        else:
+            await _create_extension(client, found)
     except asyncpg.InvalidSchemaNameError as exc:
         raise Failure(f"there is no schema {client.schema}. Hint: CREATE SCHEMA") from exc
     _say(await look(client), "is installed now")
 
 
+async def _create_extension(client: Client, found: Extension) -> None:
+    if found.way == "pg_tle":
+        await _run_script(client, "pgq-tle.sql")
+    statement = sql.CREATE_EXTENSION
+    if client.schema is not None:
+        statement = sql.CREATE_EXTENSION_IN.format(sql.quoted(client.schema))
+    await client.connection.execute(statement)
+
+
 @click.command(cls=Command, examples="pgq upgrade")
 @connected
 async def upgrade(client: Client) -> None:
-    """Update the extension in the database to the version of the server's files.
+    """Upgrade pgq in the database, in the way in which it was installed.
 
-    Does nothing if it is of that version. Exits with 3 if it is not installed.
+    To the version of the server's files, or of this package. Does nothing if it is of that
+    version. Exits with 3 if it is not installed, or its files are gone.
     """
-    found = await look(client)
-    if found.is_skytools:
-        raise ServerFailure(SKYTOOLS)
+    found = await _look(client)
     if found.installed is None:
         raise ServerFailure("pgq is not installed in this database. Hint: pgq install")
-    _check_files(found)
+    if found.available is None:
+        raise ServerFailure(f"the server does not have the extension's files. Hint: {FILES_HINT}")
     if found.installed == found.available:
         _say(found, "is up to date")
         return
-    await client.connection.execute(sql.UPDATE_EXTENSION)
+    if found.way == "script":
+        await client.connection.execute(sql.CHOOSE_SCHEMA, found.schema)
+        for name in _steps(found.installed):
+            await _run_script(client, name)
+    else:
+        if found.way == "pg_tle":
+            await _run_script(client, "pgq-tle.sql")
+        await client.connection.execute(sql.UPDATE_EXTENSION)
     _say(await look(client), f"was {found.installed} before")
 
 
-def _check_files(found: Extension) -> None:
-    if found.available is None:
-        raise ServerFailure(f"the server does not have the extension's files. Hint: {FILES_HINT}")
+async def _look(client: Client) -> Extension:
+    found = await look(client)
+    if found.is_skytools:
+        raise ServerFailure(SKYTOOLS)
+    return found
+
+
+def _steps(version: str) -> list[str]:
+    """Return the names of the scripts that lead from a version to that of this package."""
+    names = sorted(entry.name for entry in (files("pgq") / "_scripts").iterdir())
+    steps: list[str] = []
+    while version != PACKAGE:
+        step = next((name for name in names if name.startswith(f"pgq--{version}--")), None)
+        if step is None:
+            raise Failure(f"this package, {PACKAGE}, has no script for version {version}")
+        steps.append(step)
+        version = step.removesuffix(".sql").split("--")[2]
+    return steps
+
+
+async def _run_script(client: Client, name: str) -> None:
+    script = (files("pgq") / "_scripts" / name).read_text(encoding="utf-8")
+    await client.connection.execute(script)
 
 
 def _say(found: Extension, what: str) -> None:
     output.say(
-        f"pgq {found.installed} {what}, in the schema {found.schema}; "
-        f"the server has {found.available or 'no files'}",
+        f"pgq {found.installed} {what}, in the schema {found.schema}, by {found.way}; "
+        f"at hand is {found.available or 'none'}",
         installed=found.installed,
         available=found.available,
         schema=found.schema,
+        way=found.way,
     )
