@@ -33,6 +33,7 @@ RUN_ELSEWHERE = {
     "clients.md",
     "dumps.md",
     "features.md",
+    "install.md",
     "playground.md",
     "python.md",
 }
