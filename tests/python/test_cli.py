@@ -20,9 +20,11 @@ import click
 import pytest
 from pgq._cli.base import Command
 from pgq._cli.main import cli
+from pgq._version import PACKAGE
 from pgserver import Server
 
 from .cli_session import SCRIPT, Cli, variables
+from .test_install import TLE
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -239,6 +241,24 @@ def test_without_files_the_script_installs_and_upgrades(empty: Cli, server: Serv
             "ok"
         }
     assert empty.json("install")["way"] == "script"
+
+
+def test_where_pg_tle_is_it_is_given_the_extension(empty: Cli, server: Server) -> None:
+    [control] = server.directory.glob("**/extension/pgq.control")
+    stub = control.with_name("pg_tle.control")
+    script = control.with_name("pg_tle--1.sql")
+    stub.write_text("default_version = '1'\n", encoding="utf-8")
+    script.write_text(TLE, encoding="utf-8")
+    try:
+        server.psql("create extension pg_tle", database="empty")
+        with without_files(server):
+            # The stub makes nothing available.
+            assert "pgq" in empty.fails(3, "install")
+            given = server.psql("select version from pgtle.call", database="empty").splitlines()
+            assert given[-1] == PACKAGE
+    finally:
+        stub.unlink()
+        script.unlink()
 
 
 def test_an_extension_without_its_files_cannot_be_upgraded(pgq: Cli, server: Server) -> None:
