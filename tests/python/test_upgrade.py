@@ -24,6 +24,8 @@ from .workers import FAST, running
 
 RELEASED = release.path(release.current())[:-1]
 LAST = RELEASED[-1]
+# Whether the update changes tables; if not, it waits for nobody.
+LOCKS = "$lock$" in release.script(LAST, release.current()).read_text(encoding="utf-8")
 UPDATE = "alter extension pgq update"
 ALL = "{enqueue,consume,observe,manage}"
 STATEMENTS = Path(__file__).parent / "released"
@@ -35,6 +37,7 @@ _numbers = itertools.count(1)
 def server() -> Iterator[Server]:
     """A server whose log tells of each wait for a lock that lasts half a second."""
     with serve(deadlock_timeout="500ms", log_lock_waits="on") as server:
+        server.psql("create role everyone; create role viewer")
         yield server
 
 
@@ -62,7 +65,6 @@ def dsn(server: Server) -> Dsn:
 
 @pytest.mark.parametrize("version", RELEASED)
 def test_an_upgraded_installation_is_like_a_fresh_one(server: Server, version: str) -> None:
-    server.psql("drop role if exists everyone, viewer; create role everyone; create role viewer")
     fresh, upgraded = database(server), database(server, version)
     for name in (fresh, upgraded):
         server.psql(
@@ -123,12 +125,13 @@ async def test_an_update_waits_for_an_open_transaction_without_stopping_the_queu
         ):
             await progress(100)
             async with started(new.execute(UPDATE)) as update:
-                for _ in range(2):
-                    await until(lambda: waits(observer, new))
-                    await until(lambda: rests(observer, new))
-                await progress(200)
-                assert not update.done()
-                assert await observer.fetchval("select pgq_version()") == LAST
+                if LOCKS:
+                    for _ in range(2):
+                        await until(lambda: waits(observer, new))
+                        await until(lambda: rests(observer, new))
+                    await progress(200)
+                    assert not update.done()
+                    assert await observer.fetchval("select pgq_version()") == LAST
                 await transaction.commit()
                 await within(update)
             await progress(200)
