@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pgq
 import pytest
+from pginstall import uninstall
 from pgq._errors import translate
 
 if TYPE_CHECKING:
-    from pginstall import uninstall
-from pgserver import Server
+    from pgserver import Server
 
 NO_TIME = timedelta(0)
 FOR_EVER = timedelta.max

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pgq
 import pytest
+from pginstall import uninstall
 from pgq import _sql
 
 from .sessions import Connection
 
 if TYPE_CHECKING:
-    from pginstall import uninstall
-from pgserver import Server
+    from pgserver import Server
 
 AWKWARD = [
     None,
