@@ -13,9 +13,9 @@ INSTALL = "PGQ_TEST_INSTALL"
 WAYS = ("extension", "upgraded", "script")
 
 
-def install(server: Server, database: str | None = None) -> None:
-    """Install pgq in a database of a running server."""
-    way = os.environ.get(INSTALL, WAYS[0])
+def install(server: Server, database: str | None = None, way: str | None = None) -> None:
+    """Install pgq in a database of a running server, in the given way rather than the named one."""
+    way = way or os.environ.get(INSTALL, WAYS[0])
     if way == "script":
         script = bootstrap.ROOT / "dist" / "pgq.sql"
         server.psql(script.read_text(encoding="utf-8"), database=database)

@@ -3,12 +3,12 @@
     python tools/run_tests.py [--version 18]... [--sql 17]... [--only sql|python|clients]
         [--install extension|upgraded|script] [-- argument ...]
 
-On the versions of --sql only the pgTAP suite runs. Two versions are tested at a time; their lines
-begin with the version then. Arguments after `--` go
-to pg_prove or pytest; with a file among them only that one runs. A skipped test counts as a
-failure. Tests with the mark "once" run on PostgreSQL 18 only. pytest finds the version to test in
-PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which
-need languages that others do not have, are tested only when they are asked for.
+On the versions of --sql only the pgTAP suite runs, on each in other surroundings: settings, locale
+and way of installation. Two versions are tested at a time; their lines begin with the version then.
+Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
+test counts as a failure. Tests with the mark "once" run on PostgreSQL 18 only. pytest finds the
+version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py.
+The clients, which need languages that others do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -59,7 +59,30 @@ class Outcome:
         return f"{head}FAILED, {'; '.join(self.problems)}\n    again: {shlex.join(again)}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the pgTAP suite meets: server settings, options of its database, a way to install."""
+
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    database: str = ""
+    install: str | None = None
+
+
 _AT_A_TIME = 2
+
+_USUAL = Surroundings()
+_UNUSUAL = {
+    15: Surroundings(settings={"plan_cache_mode": "force_generic_plan"}, install="script"),
+    16: Surroundings(settings={"plan_cache_mode": "force_custom_plan"}, install="upgraded"),
+    17: Surroundings(
+        settings={
+            "DateStyle": "German",
+            "IntervalStyle": "sql_standard",
+            "TimeZone": "Asia/Kathmandu",
+        },
+        database="template template0 locale_provider icu icu_locale 'tr-TR' locale 'C'",
+    ),
+}
 
 # Where those tests run that are marked as being the same on each version.
 _NEWEST = 18
@@ -92,12 +115,15 @@ def main() -> int:
         parser.error("arguments for pg_prove or pytest need --only")
     os.environ[INSTALL] = options.install
     suites: list[str] = [options.only] if options.only else ["sql", "python"]
-    plan = dict.fromkeys(options.version or [18], suites)
-    plan |= {version: ["sql"] for version in options.sql if version not in plan}
+    plan = [version for version in options.version or [18] if version not in options.sql]
+    plan += options.sql
 
     def run(version: int) -> list[Outcome]:
         mark = f"{version}: " if len(plan) > 1 else ""
-        return [_RUNNERS[suite](version, options.arguments, mark) for suite in plan[version]]
+        if version in options.sql:
+            around = _UNUSUAL.get(version, _USUAL)
+            return [run_sql(version, options.arguments, mark, around)]
+        return [_RUNNERS[suite](version, options.arguments, mark) for suite in suites]
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         outcomes = [outcome for some in pool.map(run, plan) for outcome in some]
@@ -105,17 +131,22 @@ def main() -> int:
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 
 
-def run_sql(version: int, arguments: Sequence[str], mark: str) -> Outcome:
+def run_sql(
+    version: int, arguments: Sequence[str], mark: str, around: Surroundings = _USUAL
+) -> Outcome:
     """Run pg_prove over tests/sql in a fresh database that has pgq and pgTAP."""
+    way = around.install or os.environ[INSTALL]
     command, variables = bootstrap.pg_prove()
-    command += ["--verbose", "--ext", ".sql", *_with_default(arguments, *_sql_files())]
+    command += ["--verbose", "--ext", ".sql", *_with_default(arguments, *_sql_files(way))]
     try:
         # Autovacuum could hold a lock for longer than pgq_drop_queue waits.
-        settings = {"fsync": "off", "autovacuum": "off"}
+        settings = {"fsync": "off", "autovacuum": "off", **around.settings}
         with Server(version, settings, ["pgtap"]) as server:
-            server.psql("create extension pgtap")
-            install(server)
-            return _run(SQL, version, command, {**server.environment(), **variables}, mark)
+            server.psql(f"create database pgtap {around.database}")
+            server.psql("create extension pgtap", database="pgtap")
+            install(server, "pgtap", way)
+            variables |= server.environment() | {"PGDATABASE": "pgtap"}
+            return _run(SQL, version, command, variables, mark)
     except ServerError as error:
         return Outcome("sql", version, problems=[str(error)])
 
@@ -142,10 +173,10 @@ def _run_pytest(suite: Suite, version: int, arguments: Sequence[str], mark: str)
     return _run(suite, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
 
 
-def _sql_files() -> list[str]:
+def _sql_files(way: str) -> list[str]:
     """Return the pgTAP suite, without what is about extensions where pgq is none."""
     files = sorted((bootstrap.ROOT / "tests" / "sql").glob("*.sql"))
-    left_out = "12_install.sql" if os.environ[INSTALL] == "script" else None
+    left_out = "12_install.sql" if way == "script" else None
     return [str(file.relative_to(bootstrap.ROOT)) for file in files if file.name != left_out]
 
 
