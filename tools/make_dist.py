@@ -24,6 +24,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# The checkout may belong to another user, as in a container.
+GIT = ("git", "-c", f"safe.directory={ROOT}")
 BUILD_PACKAGE = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
 
 
@@ -34,7 +36,7 @@ def main() -> None:
     output: Path = parser.parse_args().output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
-    epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
+    epoch = int(_run(*GIT, "log", "-1", "--format=%ct", cwd=ROOT))
     with tempfile.TemporaryDirectory(prefix="pgq-dist-") as scratch:
         tree = Path(scratch) / "tree"
         _export(tree)
@@ -49,7 +51,7 @@ def main() -> None:
 def _export(tree: Path) -> None:
     """Write the files of the last commit to a new directory."""
     tree.mkdir()
-    command = ["git", "-c", "tar.umask=022", "archive", "HEAD"]
+    command = [*GIT, "-c", "tar.umask=022", "archive", "HEAD"]
     archive = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x"], cwd=tree, input=archive.stdout, check=True)
 
