@@ -146,7 +146,11 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
 def list_make_targets() -> list[str]:
     """The targets of which `make help` tells what they do."""
     help_text = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     return re.findall(r"^(\S+) +\S", help_text, re.MULTILINE)
 
