@@ -44,6 +44,8 @@ _SIGNALS: dict[Mode, signal.Signals] = {
     "kill": signal.SIGKILL,
 }
 _PATIENCE = 60.0
+_MEMORY = Path("/dev/shm")
+_ROOM = 8 << 30  # bytes
 
 
 class Account(TypedDict):
@@ -60,7 +62,8 @@ class Server:
 
     `version` is a major version, the newest at hand when it is not given; `settings` go to
     postgresql.conf; `extensions` names others than pgq to put in reach, such as pgtap. With
-    `primary`, a running server, it is a standby of that one until `promote`.
+    `primary`, a running server, it is a standby of that one until `promote`. Without fsync its data
+    is in memory, if there is plenty.
     """
 
     user = "postgres"
@@ -87,18 +90,22 @@ class Server:
 
     def __enter__(self) -> "Server":
         """Create the server and start it."""
-        self.directory = Path(tempfile.mkdtemp(prefix="pgq-", dir=Path("/tmp").resolve()))
+        self.directory = _make_directory(Path("/tmp").resolve())
+        directories = [self.directory]
+        if self._settings.get("fsync") == "off" and _is_roomy(_MEMORY):
+            directories.append(_make_directory(_MEMORY))
         self.host = str(self.directory)
-        self.data = self.directory / "data"
+        self.data = directories[-1] / "data"
         self.log = self.directory / "log"
         self._watch = subprocess.Popen(
-            [sys.executable, "-I", pgwatch.__file__, self.directory],
+            [sys.executable, "-I", pgwatch.__file__, *directories],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
         try:
             if (user := self._account["user"]) is not None:
-                os.chown(self.directory, user, -1)
+                for directory in directories:
+                    os.chown(directory, user, -1)
             self._prepare()
             self.start()
             if self._primary is None:
@@ -339,6 +346,14 @@ def find_free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _make_directory(place: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix="pgq-", dir=place))
+
+
+def _is_roomy(place: Path) -> bool:
+    return os.access(place, os.W_OK) and shutil.disk_usage(place).free > _ROOM
 
 
 def _environment_without_libpq() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Ends one private PostgreSQL and removes its directory as soon as its starter is gone.
+"""Ends one private PostgreSQL and removes its directories as soon as its starter is gone.
 
 Runs as a process of its own, started by `pgserver.py` with a pipe as standard input. The pipe
 ends when the starter closes it or dies, whatever the cause, SIGKILL included.
@@ -34,11 +34,13 @@ def end(directory: Path, *signals: signal.Signals) -> None:
 
 
 def main() -> None:
-    """Wait for the end of standard input, then clean up the directory that is the argument."""
-    directory = Path(sys.argv[1])
+    """Wait for the end of standard input, then clean up the directories that are the arguments."""
+    directories = [Path(argument) for argument in sys.argv[1:]]
     sys.stdin.buffer.read()
-    end(directory, signal.SIGQUIT, signal.SIGKILL)
-    shutil.rmtree(directory)
+    for directory in directories:
+        end(directory, signal.SIGQUIT, signal.SIGKILL)
+    for directory in directories:
+        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":
