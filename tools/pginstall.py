@@ -12,6 +12,11 @@ from pgserver import Server
 INSTALL = "PGQ_TEST_INSTALL"
 WAYS = ("extension", "upgraded", "script")
 
+_OLDEST = """
+    select version from pg_available_extension_versions where name = 'pgq'
+     order by string_to_array(version, '.')::integer[] limit 1
+"""
+
 
 def install(server: Server, database: str | None = None, way: str | None = None) -> None:
     """Install pgq in a database of a running server, in the given way rather than the named one."""
@@ -20,8 +25,8 @@ def install(server: Server, database: str | None = None, way: str | None = None)
         script = bootstrap.ROOT / "dist" / "pgq.sql"
         server.psql(script.read_text(encoding="utf-8"), database=database)
     elif way == "upgraded":
-        first = first_release()
-        server.psql(f"create extension pgq version '{first}'", database=database)
+        oldest = server.psql(_OLDEST, database=database)
+        server.psql(f"create extension pgq version '{oldest}'", database=database)
         server.psql("alter extension pgq update", database=database)
     else:
         server.psql("create extension pgq", database=database)
@@ -34,10 +39,3 @@ def uninstall(server: Server, database: str) -> None:
         server.psql(script.read_text(encoding="utf-8"), database=database)
     else:
         server.psql("drop extension pgq", database=database)
-
-
-def first_release() -> str:
-    """Return the oldest version from which pgq can be updated."""
-    manifest = bootstrap.ROOT / "extension" / "sql" / "released.sha256"
-    [_, name] = manifest.read_text(encoding="utf-8").splitlines()[0].split()
-    return name.removeprefix("pgq--").removesuffix(".sql")

@@ -19,7 +19,8 @@ PATTERNS = ("LICENSE", "dist/index.js", "dist/chunk-*.js", "dist/*.wasm", "dist/
 
 def main() -> None:
     """Build the directory anew."""
-    shutil.rmtree(BUILT, ignore_errors=True)
+    if BUILT.exists():
+        shutil.rmtree(BUILT)
     _copy_pglite(BUILT / "pglite")
     _pack_extension(BUILT / "pgq.tar.gz")
     print(BUILT.relative_to(bootstrap.ROOT))

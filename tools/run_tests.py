@@ -44,6 +44,7 @@ class Outcome:
 
     suite: str
     version: int
+    option: str = "--version"
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list[str])
     failed: list[str] = field(default_factory=list[str])
@@ -54,7 +55,7 @@ class Outcome:
         if not self.problems:
             return f"{head}ok ({self.seconds:.0f} s)"
         again = [os.path.relpath(sys.executable), "tools/run_tests.py"]
-        again += ["--version", str(self.version), "--only", self.suite]
+        again += [self.option, str(self.version), "--only", self.suite]
         again += ["--", *dict.fromkeys(self.failed)] if self.failed else []
         return f"{head}FAILED, {'; '.join(self.problems)}\n    again: {shlex.join(again)}"
 
@@ -115,14 +116,16 @@ def main() -> int:
         parser.error("arguments for pg_prove or pytest need --only")
     os.environ[INSTALL] = options.install
     suites: list[str] = [options.only] if options.only else ["sql", "python"]
-    plan = [version for version in options.version or [18] if version not in options.sql]
+    usual: list[int] = options.version or ([] if options.sql else [18])
+    plan = [version for version in usual if version not in options.sql]
     plan += options.sql
 
     def run(version: int) -> list[Outcome]:
         mark = f"{version}: " if len(plan) > 1 else ""
         if version in options.sql:
             around = _UNUSUAL.get(version, _USUAL)
-            return [run_sql(version, options.arguments, mark, around)]
+            outcome = run_sql(version, options.arguments, mark, around)
+            return [replace(outcome, option="--sql")]
         return [_RUNNERS[suite](version, options.arguments, mark) for suite in suites]
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:

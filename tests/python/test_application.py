@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,12 @@ import pgq
 import pytest
 
 from .cli_session import PATIENCE, SCRIPT, running, variables
+from .pages import read, snippets
+from .programs import run_program
 from .sessions import Connection, until
 
 pytestmark = pytest.mark.once
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "application.md").read_text(encoding="utf-8")
+PAGE = read("docs/application.md")
 PLACE = """
 import asyncio, sys
 import asyncpg
@@ -52,18 +53,7 @@ def run(dsn: dict[str, Any], shop: Path) -> Shell:
     environment.pop("PGQ_TEST_DSN", None)
 
     def run(*command: str) -> str:
-        process = subprocess.run(
-            command,
-            cwd=shop,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert process.returncode == 0, process.stdout
-        return process.stdout
+        return run_program(*command, cwd=shop, env=environment, timeout=PATIENCE)
 
     return run
 
@@ -71,7 +61,7 @@ def run(dsn: dict[str, Any], shop: Path) -> Shell:
 async def test_the_shop_of_the_page_works(
     dsn: dict[str, Any], connection: Connection, run: Shell, shop: Path
 ) -> None:
-    setup, mend = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    setup, mend = snippets(PAGE, "sh")
     [worker] = re.findall(r"^\$ pgq (worker .*)$", PAGE, re.MULTILINE)
     run("sh", "-ec", setup)
     await connection.execute("select pgq_configure_queue('payments', max_attempts => 1)")

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -24,10 +23,10 @@ from pgq._version import PACKAGE
 from pgserver import Server
 
 from .cli_session import SCRIPT, Cli, variables
+from .pages import read, snippets
 from .test_install import TLE
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = read("docs/cli.md")
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], Command]]:
@@ -94,9 +93,7 @@ def test_the_help_lists_all_commands_and_the_exit_statuses() -> None:
 
 
 def test_the_examples_of_the_documentation_run(empty: Cli) -> None:
-    script = "".join(re.findall(r"^```sh\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL))
-    assert script
-    for line in script.splitlines():
+    for line in "".join(snippets(DOCS, "sh")).splitlines():
         source, pipe, command = line.rpartition(" | ")
         stdin = subprocess.check_output(["sh", "-c", source], text=True) if pipe else None
         name, *args = shlex.split(command)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ import pgq
 import pytest
 
 from .cli_session import PATIENCE, Running, running
+from .pages import read, snippets
 from .sessions import Connection, until
 
 pytestmark = pytest.mark.once
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = read("docs/cli.md")
 SHOP = """
 import asyncio, contextlib, logging, os
 import pgq
@@ -108,7 +108,7 @@ async def test_a_worker_runs_jobs_until_sigterm(
 async def test_the_worker_of_the_documentation_runs(
     dsn: dict[str, Any], connection: Connection, tmp_path: Path
 ) -> None:
-    [module] = re.findall(r"^```python\n(# shop.py\n.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
+    [module] = [code for code in snippets(DOCS, "python") if code.startswith("# shop.py\n")]
     (tmp_path / "shop.py").write_text(module, encoding="utf-8")
     queue = pgq.Queue(connection, "emails")
     await queue.create()

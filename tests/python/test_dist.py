@@ -5,37 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from bootstrap import ROOT
+
+from .programs import run_program
 
 pytestmark = pytest.mark.once
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
 
 def build(output: Path) -> Path:
-    run(sys.executable, ROOT / "tools" / "make_dist.py", "--output", output)
+    run_program(sys.executable, ROOT / "tools" / "make_dist.py", "--output", output)
     return output
 
 
@@ -99,7 +84,7 @@ def test_what_pgxn_has_is_installed_without_python(
 ) -> None:
     variables = [f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path / 'root'}", "PGQ_SETUP_PYTHON=false"]
     for target in ("all", "install"):  # as the client of PGXN does
-        run("make", target, *variables, cwd=unpacked)
+        run_program("make", target, *variables, cwd=unpacked)
     [control] = (tmp_path / "root").glob("**/extension/pgq.control")
     version = unpacked.name.removeprefix("pgq-")
     assert (control.parent / f"pgq--{version}.sql").is_file()
@@ -107,7 +92,9 @@ def test_what_pgxn_has_is_installed_without_python(
 
 def test_pypi_would_take_the_python_package(dist: Path) -> None:
     archives = [only(dist, "*.whl"), only(dist, "*.tar.gz")]
-    output = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *archives)
+    output = run_program(
+        sys.executable, "-m", "twine", "--no-color", "check", "--strict", *archives
+    )
     assert output.count("PASSED") == len(archives)
 
 
@@ -116,7 +103,7 @@ def test_the_sdist_builds_the_same_wheel(dist: Path, tmp_path: Path) -> None:
         epoch = archive.getmembers()[0].mtime
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     variables = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
-    run(*pip, "--wheel-dir", tmp_path, only(dist, "*.tar.gz"), env=variables)
+    run_program(*pip, "--wheel-dir", tmp_path, only(dist, "*.tar.gz"), env=variables)
     with zipfile.ZipFile(only(dist, "*.whl")) as expected:
         with zipfile.ZipFile(only(tmp_path, "*.whl")) as built:
             assert {entry.filename: entry.CRC for entry in built.infolist()} == {
@@ -127,11 +114,11 @@ def test_the_sdist_builds_the_same_wheel(dist: Path, tmp_path: Path) -> None:
 
 
 def test_the_wheel_is_installed_into_an_empty_environment(dist: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
+    run_program(sys.executable, "-m", "venv", "--without-pip", tmp_path)
     python = tmp_path / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
-    run(*pip, "--no-index", "--no-deps", only(dist, "*.whl"))
+    run_program(*pip, "--no-index", "--no-deps", only(dist, "*.whl"))
     site = only(tmp_path, "lib/python*/site-packages")
     (site / "requirements.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    assert run(python, "-c", "import pgq; print(pgq.__file__)").startswith(str(site))
-    assert "worker" in run(tmp_path / "bin" / "pgq", "--help")
+    assert run_program(python, "-c", "import pgq; print(pgq.__file__)").startswith(str(site))
+    assert "worker" in run_program(tmp_path / "bin" / "pgq", "--help")

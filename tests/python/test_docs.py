@@ -17,7 +17,9 @@ from pathlib import Path
 import asyncpg
 import pgq
 import pytest
+from bootstrap import ROOT
 
+from . import pages
 from .sessions import Connection
 from .test_readme import environment, run_sql
 
@@ -25,7 +27,6 @@ __all__ = ["environment"]
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 RUN_ELSEWHERE = {
     "application.md",
@@ -47,10 +48,10 @@ FENCE = re.compile(
 
 
 def read(name: str) -> str:
-    return (DOCS / name).read_text(encoding="utf-8")
+    return pages.read(f"docs/{name}")
 
 
-def pages() -> list[str]:
+def shown_pages() -> list[str]:
     """The pages that show something to run."""
     names = {path.name for path in DOCS.glob("*.md")} - RUN_ELSEWHERE
     return sorted(name for name in names if FENCE.search(read(name)))
@@ -83,7 +84,7 @@ async def run_program(environment: dict[str, str], code: str, *command: str) -> 
     return output.decode()
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", shown_pages())
 async def test_a_page_does_what_it_says(environment: dict[str, str], name: str) -> None:
     run_sql(environment, "create extension pgq")
     variables = {**environment, "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}

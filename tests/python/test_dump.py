@@ -14,11 +14,11 @@ from typing import Final, TypeAlias
 import asyncpg
 import pgfind
 import pytest
-from bootstrap import ROOT
 from pgserver import Server
 
 from .catalog import describe, differences
 from .conftest import TEMPLATE
+from .pages import read, snippets
 from .sessions import (
     Connection,
     Receipt,
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.extension
 
 SOURCE: Final = "Source of dumps"
 INSTALL: Final = "create extension pgq"
-PAGE: Final = (ROOT / "docs" / "dumps.md").read_text(encoding="utf-8")
+PAGE: Final = read("docs/dumps.md")
 QUOTED_ROLE: Final = '"An ""odd"" role"'
 
 # In this order: each line may build on those before it.
@@ -481,8 +481,7 @@ async def test_a_dump_that_takes_long_is_one_moment(
 def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
     server.psql(f"create database shop template {TEMPLATE}")
     server.psql("select pgq_enqueue('0'); select pgq_schedule('s', '* * * * *')", database="shop")
-    script, *rest = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    assert not rest
+    [script] = snippets(PAGE, "sh")
     environment = {**server.environment(), "PGDATABASE": "postgres"}
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=environment, check=True)
     assert rows(server, "restored") == rows(server, "shop")

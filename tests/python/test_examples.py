@@ -20,6 +20,7 @@ import asyncpg
 import httpx
 import pgq
 import pytest
+from bootstrap import ROOT
 from pgserver import Server
 
 from examples.bulk_import import tasks as imports
@@ -32,10 +33,11 @@ from examples.moderation import desk
 from examples.webhooks import tasks as webhooks
 from examples.webhooks import worker as sender
 
+from . import pages
+from .pages import snippets
 from .receiver import HANG, HANG_UP, receiving
 from .sessions import Connection, until, within
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 KILLS = 10
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
@@ -64,15 +66,12 @@ def install(server: Server, dsn: dict[str, Any]) -> Install:
 
 
 def read(example: str, file: str) -> str:
-    return (ROOT / "examples" / example / file).read_text(encoding="utf-8")
+    return pages.read(f"examples/{example}/{file}")
 
 
 def commands(example: str, number: int = 0) -> str:
     """Return one of the shell scripts of an example's page."""
-    scripts: list[str] = re.findall(
-        r"^```sh\n(.*?)^```$", read(example, "README.md"), re.MULTILINE | re.DOTALL
-    )
-    return scripts[number]
+    return snippets(read(example, "README.md"), "sh")[number]
 
 
 @contextlib.asynccontextmanager

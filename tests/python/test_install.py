@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import release
 from pgserver import Server, ServerError
 
 from .conftest import serve
+from .pages import read, snippets
 
 pytestmark = pytest.mark.once
 
@@ -201,8 +201,7 @@ def test_pg_tle_is_given_each_release_once(server: Server, database: str) -> Non
 
 
 def test_the_examples_of_the_page_run(server: Server, database: str) -> None:
-    page = (DIST.parent / "docs" / "install.md").read_text(encoding="utf-8")
-    first, *rest = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    first, *rest = snippets(read("docs/install.md"), "sh")
     environment = {**server.environment(), "PGUSER": "keeper"}
     for name, commands in ((new(server), first), (database, "".join(rest))):
         path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])

@@ -9,8 +9,8 @@ import pytest
 from pgq._databases import Databases
 from pgserver import Server
 
+from .pages import read, snippets
 from .sessions import Connection, until
-from .test_readme import PYTHON, snippets
 
 pytest_plugins = ["pytester"]
 
@@ -322,8 +322,9 @@ def test_jobs_run_inline_in_fixtures_of_any_kind(project: pytest.Pytester) -> No
 
 @pytest.mark.once
 def test_the_examples_of_the_python_page_pass(project: pytest.Pytester) -> None:
-    section = PYTHON.split("\n## Testing\n")[1].split("\n## ")[0]
+    page = read("docs/python.md")
+    section = page.split("\n## Testing\n")[1].split("\n## ")[0]
     examples = snippets(section, "python")
-    project.makepyfile("\n".join([snippets(PYTHON, "python")[0], *examples]))
+    project.makepyfile("\n".join([snippets(page, "python")[0], *examples]))
     result = project.runpytest_subprocess(*ASYNCIO, "-p", "no:anyio", "--asyncio-mode=auto")
     result.assert_outcomes(passed="".join(examples).count("\nasync def test_"))

@@ -12,14 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from bootstrap import ROOT
 from pgserver import Server
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
-PLAYGROUND = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8")
-PYTHON = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-PACKAGE_README = (ROOT / "python" / "README.md").read_text(encoding="utf-8")
+from .pages import read, snippets
+
+README = read("README.md")
+FEATURES = read("docs/features.md")
+PLAYGROUND = read("docs/playground.md")
+PYTHON = read("docs/python.md")
+PACKAGE_README = read("python/README.md")
 
 # Runs a file that may use await at its top level, as the asyncio REPL does.
 RUN_TOP_LEVEL = """
@@ -31,12 +33,6 @@ async def main():
         await outcome
 asyncio.run(main())
 """
-
-
-def snippets(text: str, language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert found, f"no {language} snippet"
-    return found
 
 
 @pytest.fixture
@@ -156,7 +152,7 @@ def list_make_targets() -> list[str]:
 
 
 def test_make_help_tells_of_each_target() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
+    makefile = read("Makefile").replace("\\\n", "")
     [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert sorted(list_make_targets()) == sorted(phony.split())
 

@@ -39,12 +39,6 @@ class Link:
         self._lock = asyncio.Lock()
         self._connection: PooledConnection | None = None
 
-    async def open(self) -> PooledConnection:
-        """Return the connection, taken from the pool if there is none."""
-        if self._connection is None:
-            self._connection = await self._pool.acquire()
-        return self._connection
-
     async def run(self, call: Call[T]) -> T:
         """Run a call on the connection; what may have broken it ends it."""
         async with self._lock:
@@ -58,7 +52,9 @@ class Link:
                 raise
 
     async def _run(self, call: Call[T]) -> T:
-        return await call(connection=await self.open())
+        if self._connection is None:
+            self._connection = await self._pool.acquire()
+        return await call(connection=self._connection)
 
     def may_recover(self, exc: Exception, pause: float) -> bool:
         """Tell whether to try again, after a pause of so many seconds, and log that."""
