@@ -16,7 +16,7 @@ from benchmarks.watch import cpu_seconds
 _CPU, _STATEMENTS = "server CPU ms/s", "statements/s"
 _WORKERS = 10
 _WARM = 10.0
-_SECONDS, _QUICK_SECONDS = 30, 10
+_SECONDS, _QUICK_SECONDS = 20, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ SCENARIO = Idle(
     description=(
         "Ten processes, each with one of the project's own workers as in the scenario of waking, "
         "and nothing to do; one system after the other, one round. After 10 s the processor time "
-        "of all processes of the server is read over 30 s, as the kernel's scheduler counts it; "
-        "then log_statement = all is set for another 30 s, and the lines of the server's log are "
+        "of all processes of the server is read over 20 s, as the kernel's scheduler counts it; "
+        "then log_statement = all is set for another 20 s, and the lines of the server's log are "
         "counted: each is one statement of a client, BEGIN and COMMIT included, what functions "
         "and triggers run not. A job that is added afterwards has to be run. A quick run has 10 s "
         "of both."

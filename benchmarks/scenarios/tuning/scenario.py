@@ -28,7 +28,7 @@ SCENARIO = Throughput(
     description=(
         "The closed loop of pgq with other settings. Asynchronous claims: the claim's statement "
         "sets synchronous_commit to off for its own transaction. Slots are left when they have "
-        "grown to pgq.slot_size, 8 MB by default. 30 s each, with an autovacuum that looks "
+        "grown to pgq.slot_size, 8 MB by default. 20 s each, with an autovacuum that looks "
         "every 5 s; at most 3 rounds."
     ),
     variants=[
@@ -49,7 +49,7 @@ SCENARIO = Throughput(
     adds=10,
     takes="batch",
     ready=10_000,
-    seconds=30,
+    seconds=20,
     most=3,
     settings={"autovacuum_naptime": "5s"},
     scripts="loop",
