@@ -1,5 +1,3 @@
-create extension if not exists pgq;
-
 select pgq_create_queue('imports', max_attempts => 3);
 
 create table product (sku text, name text, cents bigint);

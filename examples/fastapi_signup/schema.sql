@@ -1,5 +1,3 @@
-create extension if not exists pgq;
-
 select pgq_create_queue('emails', max_attempts => 5, backoff_base => '10 seconds');
 
 create table signup (

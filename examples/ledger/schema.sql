@@ -1,5 +1,3 @@
-create extension if not exists pgq;
-
 select pgq_create_queue('transfers');
 
 create table account (

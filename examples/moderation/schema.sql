@@ -1,5 +1,3 @@
-create extension if not exists pgq;
-
 -- A lease that runs out counts as an attempt. A post that moderators opened and left is not to die
 -- of that.
 select pgq_create_queue('moderation', max_attempts => 32767);

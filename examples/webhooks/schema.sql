@@ -1,5 +1,3 @@
-create extension if not exists pgq;
-
 -- At most 50 requests start per second, tries included. A delivery is tried for about a day.
 select pgq_create_queue('webhooks',
     rate_limit => 50, rate_interval => '1 second',

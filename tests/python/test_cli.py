@@ -258,6 +258,7 @@ def test_where_pg_tle_is_it_is_given_the_extension(empty: Cli, server: Server) -
         script.unlink()
 
 
+@pytest.mark.extension
 def test_an_extension_without_its_files_cannot_be_upgraded(pgq: Cli, server: Server) -> None:
     with without_files(server):
         assert "make install PG_CONFIG" in pgq.fails(3, "upgrade")
