@@ -161,7 +161,7 @@ class Benchmark:
         context = Context(
             place=HERE / "scenarios" / name,
             stages=self._stages,
-            rounds=self._rounds,
+            rounds=min(self._rounds, scenario.most or self._rounds),
             seconds=self._seconds,
             quick=self._quick,
             results=results,

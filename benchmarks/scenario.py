@@ -114,6 +114,7 @@ class Scenario(ABC):
     """A scenario: `description` is for the report, `settings` are the server's while it runs.
 
     `matrix` makes one table of all variants and metrics; `standard` is whether it runs unasked.
+    `most` are the most rounds, 0 for as many as are asked for.
     """
 
     title: str
@@ -123,6 +124,7 @@ class Scenario(ABC):
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     matrix: bool = False
     standard: bool = True
+    most: int = 0
 
     @abstractmethod
     def run(self, context: Context) -> Iterable[Found]:
@@ -140,9 +142,9 @@ class Throughput(Scenario):
     A transaction of the script adds `adds` jobs and takes at most `takes`. `ready` jobs are there
     before the run, and `backlog` more for each second of it. `warm` is the number of seconds
     before those that count, in which the sessions plan. Where one of these is text, it names the
-    variant's variable that has the number. `seconds` are the least that count, `most` the most
-    rounds. `scripts` names another scenario whose scripts are used, `systems` those that take
-    part, if not all do. A quick run counts all of a shorter run, even if its backlog ends before.
+    variant's variable that has the number. `seconds` are the least that count.
+    `scripts` names another scenario whose scripts are used, `systems` those that take part, if not
+    all do. A quick run counts all of a shorter run, even if its backlog ends before.
     """
 
     adds: int = 0
@@ -154,12 +156,11 @@ class Throughput(Scenario):
     systems: Sequence[str] = ()
     warm: int | str = 1
     seconds: int = 0
-    most: int = 0
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems, variants and rounds; a system that fails is left out from there."""
         backlogs: dict[str, int] = {}
-        for turn in range(min(context.rounds, self.most or context.rounds)):
+        for turn in range(context.rounds):
             for variant in context.chosen(self.variants):
                 yield from self._round(context, turn, variant, backlogs)
         if self.backlog and backlogs:

@@ -15,7 +15,6 @@ from benchmarks.system import Database
 
 _JOBS, _QUICK_JOBS = 50_000, 10_000
 _SECONDS, _QUICK_SECONDS = 8.0, 4.0
-_ROUNDS = 3
 
 # Seconds until what has begun is completed, at least by half.
 _PATIENCE = 10.0
@@ -30,7 +29,7 @@ class Drain(Scenario):
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems that bring a worker by turns."""
-        for turn in range(min(context.rounds, _ROUNDS)):
+        for turn in range(context.rounds):
             for variant in context.chosen(self.variants):
                 for stage in context.turn(turn):
                     if program := workers.program(stage.short):
@@ -78,11 +77,12 @@ SCENARIO = Drain(
         f"The project's own worker, in one process, on {_JOBS:,} jobs with a handler that does "
         "nothing: how many jobs begin in a second, from the first hundred on, until all have "
         f"begun or {_SECONDS:.0f} s have passed. The width is how many jobs the worker may take at "
-        f"once, by the setting that it has for that. {_ROUNDS} rounds. A quick run has "
+        f"once, by the setting that it has for that. 3 rounds. A quick run has "
         f"{_QUICK_JOBS:,} jobs."
     ),
     variants=[_variant(10), _variant(100), _variant(500)],
     matrix=True,
+    most=3,
     bars=[
         of_system(short, 3, name=name, variant="500", label="width 500")
         for short, name in (("pgqueuer", "PgQueuer"), ("chancy", "Chancy"), ("awa", "awa"))

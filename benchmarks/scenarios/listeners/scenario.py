@@ -17,7 +17,7 @@ from benchmarks.stage import Stage
 _POLL, _LISTEN = "poll", "listen"
 _RATE, _COMPLETED, _SLEEPS = "jobs/s enqueued", "jobs/s completed", "sleeps/s"
 _PROGRAM = Path(__file__).with_name("consumers.py")
-_SECONDS, _ROUNDS = 10, 3
+_SECONDS = 10
 _WARM = 1
 
 # Jobs that last for all seconds of a run, and of a quick one.
@@ -30,7 +30,7 @@ class Listeners(Scenario):
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all variants in each round, in another order."""
-        for turn in range(min(context.rounds, _ROUNDS)):
+        for turn in range(context.rounds):
             for stage in context.stages:
                 if stage.short != "pgq":
                     continue
@@ -118,5 +118,6 @@ SCENARIO = Listeners(
         *_variants("backlog"),
     ],
     matrix=True,
+    most=3,
     bars=[_bar("", "consumers"), _bar("backlog", "consumers on a backlog")],
 )

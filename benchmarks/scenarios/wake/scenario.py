@@ -16,7 +16,6 @@ from benchmarks.stage import Stage
 
 _P50, _P99 = "p50 ms", "p99 ms"
 _JOBS, _QUICK_JOBS = 200, 50
-_ROUNDS = 3
 
 # Transactions that tell what a commit takes.
 _COMMITS = 200
@@ -34,7 +33,7 @@ class Wake(Scenario):
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems that bring a worker by turns."""
-        for turn in range(min(context.rounds, _ROUNDS)):
+        for turn in range(context.rounds):
             _remark_commit(context, turn)
             for stage in context.turn(turn):
                 program = workers.program(stage.short)
@@ -108,5 +107,6 @@ SCENARIO = Wake(
         "quick run has 50 jobs."
     ),
     matrix=True,
+    most=3,
     bars=list(_bars()),
 )

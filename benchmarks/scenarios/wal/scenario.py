@@ -18,7 +18,6 @@ from benchmarks.system import Database
 _LIFE = "WAL bytes/job"
 _CLIENTS = 4
 _BATCH = 10
-_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +26,7 @@ class Wal(Scenario):
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems that have both scripts by turns."""
-        for turn in range(min(context.rounds, _ROUNDS)):
+        for turn in range(context.rounds):
             for stage in context.turn(turn):
                 measure = partial(self._measure, context, stage, turn)
                 yield from context.attempt(stage, self.variants[0], measure)
@@ -103,6 +102,7 @@ SCENARIO = Wal(
         "it; what pgq does instead is."
     ),
     matrix=True,
+    most=3,
     settings={"full_page_writes": "off", "autovacuum": "off"},
     bars=[
         of_itself(620, text="<= 620 bytes", metric=_LIFE, at_most=True),
