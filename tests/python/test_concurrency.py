@@ -169,6 +169,29 @@ async def test_heartbeat_and_complete_over_two_slots_do_not_deadlock(
     assert len(await complete(a, receipts)) == 2
 
 
+@pytest.mark.parametrize("keep", ["1 day", "0"])
+async def test_a_heartbeat_and_a_completion_of_the_same_jobs_do_not_deadlock(
+    a: Connection, b: Connection, c: Connection, keep: str
+) -> None:
+    """They lock them in the same order, also where that is not the order on disk."""
+    await c.execute(f"select pgq_configure_queue('default', keep_completed => '{keep}')")
+    await enqueue(c, 2)
+    receipts = await dequeue(c, 2)
+    ids, tokens = ([pair[n] for pair in receipts] for n in (0, 1))
+    heartbeat = "select id from pgq_heartbeat($1::bigint[], $2::bigint[])"
+    await c.fetch(heartbeat, ids[:1], tokens[:1])
+    places = "select array_agg(id order by ctid) from pgq.job"
+    assert await c.fetchval(places) == ids[::-1]
+    async with c.transaction():
+        await c.execute("select from pgq.job where id = $1 for update", ids[0])
+        completing = asyncio.create_task(complete(b, receipts))
+        await waiting(c, b, completing)
+        renewing = asyncio.create_task(a.fetch(heartbeat, ids, tokens))
+        await waiting(c, a, renewing)
+    assert sorted(await within(completing)) == ids
+    assert await within(renewing) == []
+
+
 async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connection) -> None:
     ids = await enqueue(a, 20_000)
     early = ids[:2000]

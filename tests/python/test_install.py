@@ -96,6 +96,16 @@ def schema_of(server: Server, database: str) -> str:
     return "\n".join(lines)
 
 
+def restore(server: Server, database: str) -> str:
+    """Dump a database and restore it as another one."""
+    command = ["pg_dump", database]
+    environment = server.environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    restored = new(server)
+    server.psql(done.stdout, database=restored)
+    return restored
+
+
 def test_the_script_makes_what_the_extension_makes(server: Server, database: str) -> None:
     run(server, database, script("pgq.sql"), "select pgq_grant('*', 'web', '{observe}')")
     as_extension = new(server)
@@ -172,16 +182,27 @@ def test_a_dump_of_it_carries_all(server: Server, database: str) -> None:
     run(server, database, script("pgq.sql"), "select pgq_create_queue('q')")
     run(server, database, "select pgq_enqueue('1', 'q'), pgq_enqueue('2', 'q', 5)")
     run(server, database, "select pgq_grant('q', 'web', '{consume}')")
-    command = ["pg_dump", database]
-    dump = subprocess.run(
-        command, env=server.environment(), capture_output=True, text=True, check=True
-    ).stdout
-    restored = new(server)
-    server.psql(dump, database=restored)
+    restored = restore(server, database)
     assert schema_of(server, restored) == schema_of(server, database)
     server.psql("set role web; select pgq_dequeue(1, '1 hour', 'q')", database=restored)
     took = "select payload, state from pgq_jobs order by id"
     assert run(server, restored, took) == "1|ready\n2|active"
+
+
+def test_tokens_drawn_after_a_dump_of_it_are_not_drawn_in_the_restored_database(
+    server: Server, database: str
+) -> None:
+    run(server, database, script("pgq.sql"), "select pgq_enqueue_many('{1,2,3}')")
+    run(server, database, "select pgq_dequeue(1, '1 hour')")
+    restored = restore(server, database)
+    # Databases look whether they are what they were when maintenance is due.
+    due = "select extract(epoch from clock_timestamp()) * 1000 > last_value from pgq.next_tick"
+    while run(server, restored, due) != "t":
+        pass
+    claim = "select token >> 20 from pgq_dequeue(1, '1 hour')"
+    after, elsewhere = (int(run(server, each, claim)) for each in (database, restored))
+    again = int(run(server, restored, claim))
+    assert after + 16_000_000 < elsewhere < again < elsewhere + 100
 
 
 def test_pg_tle_is_given_each_release_once(server: Server, database: str) -> None:

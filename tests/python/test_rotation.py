@@ -170,6 +170,54 @@ async def test_a_base_passes_what_old_transactions_have_not_touched(
     assert base > first
 
 
+async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivered(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    """When the slot is written again, the late job has a lower id than all the others there."""
+    transaction = a.transaction(isolation="repeatable_read")
+    await transaction.start()
+    home = (await ring(a))["live"][-1]
+    await maintain(b)
+    await b.execute("set pgq.slot_size = '8388608'")
+    await enqueue(b, 200)
+    await maintain(b, 3)
+    state = await ring(b)
+    assert home not in state["live"] + state["closing"]
+    (late,) = await enqueue(a, 1)
+    await b.execute("set pgq.slot_size = '8192'")
+    await maintain(b)
+    assert (await ring(b))["live"][-1] == home
+    await b.execute("set pgq.slot_size = '8388608'")
+    # What is before it cannot be had for long.
+    await c.execute("begin")
+    assert len(await c.fetch("select from pgq.job for update")) == 200
+    await transaction.commit()
+    assert await slot_of(b, late) == home
+    await arrives(b, {late}, 5)
+    await c.execute("rollback")
+
+
+async def test_a_slot_whose_jobs_are_locked_does_not_keep_others_from_being_emptied(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    live: list[int] = []
+    while len(live) < 4:
+        await enqueue(b, 200)
+        receipts = await dequeue(b, 200)
+        await complete(b, receipts[1:])
+        await maintain(b)
+        live = (await ring(b))["live"]
+    await c.execute("begin")
+    locked, other = [await c.fetchval(f"select min(id) from pgq.job_{slot}") for slot in live[:2]]
+    await c.execute(f"select from pgq.job_{live[0]} for update")
+    await enqueue(b, 200)
+    await maintain(b, 2)
+    assert await slot_of(b, locked) == live[0]
+    assert (await slot_of(b, other) or 0) >= 4
+    assert await turn(b, 4) >= 4
+    await c.execute("rollback")
+
+
 async def test_a_late_commit_in_a_closing_slot_is_delivered_though_the_slot_is_locked(
     a: Connection, b: Connection, c: Connection
 ) -> None:
@@ -351,6 +399,38 @@ async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
     assert len(leased) == 64
     await raise_floors(a)
     await arrives(a, {job_id for job_id, _ in leased}, 3)
+
+
+async def test_a_clock_set_back_and_an_open_transaction_hide_no_job(
+    a: Connection, b: Connection
+) -> None:
+    """Others raise the claim positions beyond a job that they cannot see yet."""
+    await a.execute("set pgq.slot_size = '8388608'")
+    await b.execute("set pgq.slot_size = '8388608'")
+    await set_clock(a, 0)
+    await enqueue(a, 400)
+    receipts = await dequeue(a, 200)
+    for receipt in receipts[1:]:
+        await a.execute("select pgq_release($1, $2)", *receipt)
+    await settle_all(a, 50)
+    await raise_floors(a)
+    await set_clock(a, -5)
+    transaction = b.transaction()
+    await transaction.start()
+    assert await b.fetchval("select pgq_release($1, $2)", *receipts[0])
+    await set_clock(a, 0)
+    for _ in range(4):
+        await enqueue(a, 50)
+        for receipt in await dequeue(a, 50):
+            await a.execute("select pgq_release($1, $2)", *receipt)
+        await settle_all(a, 50)
+        await raise_floors(a)
+        await age_transactions(a)
+    due = await b.fetchval("select due from pgq.job where id = $1", receipts[0][0])
+    position = "select base from pgq.floor_4 order by n desc limit 1"
+    assert await a.fetchval(position) >= due, "the claim positions have not passed it"
+    await transaction.commit()
+    await arrives(a, {receipts[0][0]}, 5)
 
 
 async def test_nothing_is_truncated_by_sessions_that_are_not_read_committed(dsn: Dsn) -> None:

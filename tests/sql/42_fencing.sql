@@ -2,7 +2,7 @@
  * Fencing: a receipt that has become stale changes nothing, and its holder is told.
  */
 begin;
-select plan(69);
+select plan(71);
 \ir support/clock.psql
 
 create temp table receipt (how text, id bigint, token bigint);
@@ -77,6 +77,10 @@ select is(
 select pg_temp.add('y'), pg_temp.receipt('dropped') \g /dev/null
 select pgq_drop_queue('default', true), pgq_create_queue('default') \g /dev/null
 select pg_temp.stale('dropped');
+
+select is(pgq_complete(1, 6), false, 'a token that names no slot is no receipt');
+select is(
+    array(select pgq_complete('{1,2}'::bigint[], '{6,7}'::bigint[])), '{}', 'nor are many such');
 
 select * from finish();
 rollback;

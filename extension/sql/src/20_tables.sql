@@ -272,25 +272,6 @@ comment on table pgq.chore is
 comment on column pgq.chore.wake is 'a queue to notify for instead: see pgq._wake';
 comment on column pgq.chore.regrant is 'true: call pgq._regrant instead';
 
-create sequence pgq.next_tick;
-create sequence pgq.last_tick;
-create sequence pgq.xid_recent;
-create sequence pgq.xid_old;
-create sequence pgq.xid_shifted;
-comment on sequence pgq.next_tick is
-'register: from when (ms since 1970) maintenance is due; a hint. Since PostgreSQL 15 it is not '
-'logged, so that it is empty after a crash and on a promoted standby: see pgq._skip_lost_tokens';
-do $unlogged$
-begin
-    if current_setting('server_version_num')::integer >= 150000 then
-        execute 'alter sequence pgq.next_tick set unlogged';
-    end if;
-end
-$unlogged$;
-comment on sequence pgq.last_tick is 'register: when (ms since 1970) maintenance ran last';
-comment on sequence pgq.xid_recent is 'register: the next transaction id at the last maintenance';
-comment on sequence pgq.xid_old is 'register: xid_recent before that, at least a second ago';
-
 insert into pgq.queue (name) values ('default');
 insert into pgq.lane (id, queue_id, priority, queue)
 select pg_catalog.nextval('pgq.lane_id'), q.id, 0, q.name from pgq.queue q;

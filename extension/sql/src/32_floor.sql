@@ -109,6 +109,11 @@ $$;
 comment on function pgq._raise_floor(smallint, integer) is
 'appends the highest sound claim position of a lane in a slot, unless it is not decided yet';
 
+-- The key of an advisory lock, which an open transaction holds in share mode if it has lowered one.
+--@ define admitting
+1885826918, 1
+--@ end
+
 create function pgq._admit(p_slot smallint, p_lane integer, p_due bigint)
 returns void
 language plpgsql
@@ -134,11 +139,17 @@ begin
          where f.mark >= p_due;
     --@ end
     end case;
+    if found then
+        -- In this order: see pgq._find_admitted.
+        perform pg_advisory_xact_lock_shared({admitting});
+        perform nextval('pgq.admission');
+    end if;
 end
 $$;
 comment on function pgq._admit(smallint, integer, bigint) is
 'called with a job that is put into a parked slot: it lies above the marks there, unless the clock '
-'has been set back; then the floor is lowered with it';
+'has been set back; then the floor is lowered with it, at once, and once more when the transaction '
+'has ended, for others may have raised it meanwhile: see pgq._find_admitted';
 
 create function pgq._adjust_floors(p_slot smallint, p_now timestamptz)
 returns void
@@ -190,99 +201,3 @@ $$;
 comment on function pgq._adjust_floors(smallint, timestamptz) is
 'makes claims see again what has become claimable below a floor: expired leases, and late commits; '
 'and pass over what is leased above it, if no claim in this slot has come to do so';
-
-create function pgq._oldest_writers()
-returns bigint[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-begin
-    return array(
-        select w.xid
-          from generate_series(0, 5) slot
-          left join (
-                  select t.relation, min(pgq._full_xid(x.transactionid, v_near)) as xid
-                    from pg_locks t
-                    join pg_locks x on x.virtualtransaction = t.virtualtransaction
-                   where t.locktype = 'relation' and t.mode = 'RowExclusiveLock'
-                     and t.database = (select d.oid from pg_database d
-                                        where d.datname = current_database())
-                     and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
-                   group by t.relation
-               ) w on w.relation = format('pgq.job_%s', slot)::regclass
-         order by slot
-    );
-end
-$$;
-comment on function pgq._oldest_writers() is
-'per slot the id of the oldest running or prepared transaction that has written to it, or waits to '
-'do so, or null';
-
-create function pgq._raise_base(p_slot smallint, p_before bigint)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_sort = off
-as $$
-begin
-    case p_slot
-    --@ each slot
-    when {slot} then
-        insert into pgq.floor_{slot} (n, lane, floor, base, mark, mark_xid)
-        select nextval('pgq.floor_n'), f.lane, f.floor, b.base, f.mark,
-               coalesce(f.mark_xid, pgq._full_xid(f.xmin, s.xmax))
-          from pgq._snapshot() s,
-               pgq.lane l,
-               lateral (
-                   select f.*, f.xmin from pgq.floor_{slot} f
-                    where f.lane = l.id order by f.n desc limit 1
-               ) f,
-               lateral (
-                   select f.mark from pgq.floor_{slot} f
-                    where f.lane = l.id
-                      and coalesce(f.mark_xid, pgq._full_xid(f.xmin, s.xmax)) < p_before
-                    order by f.n desc limit 1
-               ) o
-          left join lateral (
-                  select j.{key} from pgq.job_{slot} j
-                   where j.lane = l.id and j.{key} > f.base order by j.{key} limit 1
-               ) live (key) on true,
-               lateral (select least(o.mark, f.floor, live.key - 1) as base offset 0) b
-         where b.base > f.base;
-    --@ end
-    end case;
-end
-$$;
-comment on function pgq._raise_base(smallint, bigint) is
-'raises the bases of a slot though old transactions are running, if those that have written to it '
-'are not older than p_before';
-
-create function pgq._raise_bases()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_old constant bigint := coalesce(pg_sequence_last_value('pgq.xid_old'), 0);
-    v_writers bigint[];
-    v_slot smallint;
-begin
-    if pg_snapshot_xmin(pg_current_snapshot())::text::bigint < v_old then
-        -- Before the snapshots in which the slots are looked at.
-        v_writers := pgq._oldest_writers();
-        foreach v_slot in array pgq._slots() loop
-            perform pgq._raise_base(v_slot, least(v_old, v_writers[v_slot + 1]));
-        end loop;
-    end if;
-end
-$$;
-comment on function pgq._raise_bases() is
-'called by each tick: claims cannot raise the bases while an old transaction is running anywhere';

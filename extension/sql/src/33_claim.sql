@@ -6,6 +6,36 @@
  * the transaction open keeps the slots that were looked at from being truncated.
  */
 
+create function pgq._home()
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return hashtextextended(
+        format('%s %s', pg_postmaster_start_time(), 'pgq.token'::regclass::oid),
+        (select d.oid::bigint from pg_database d where d.datname = current_database())
+    ) & 9223372036854775806 | 1;
+end
+$$;
+comment on function pgq._home() is
+'a number that is another one in a restored or cloned database, and after each start of the server';
+
+create function pgq._has_lost_tokens()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(pg_sequence_last_value('pgq.next_tick'), 0) = 0
+        or pgq._home() is distinct from pg_sequence_last_value('pgq.home');
+end
+$$;
+comment on function pgq._has_lost_tokens() is
+'whether pgq.token may have fallen back behind tokens of claims that committed asynchronously, had '
+'not reached this standby, or are younger than the dump that was restored. A dump of an '
+'installation by script brings all sequences along, which pgq.home then tells';
+
 create function pgq._skip_lost_tokens()
 returns void
 language plpgsql
@@ -16,10 +46,11 @@ declare
 begin
     -- Not until the end of the transaction: it may stay open, and the sequences show it at once.
     perform pg_advisory_lock(v_key);
-    if coalesce(pg_sequence_last_value('pgq.next_tick'), 0) = 0 then
+    if pgq._has_lost_tokens() then
         perform setval(
             'pgq.token', ((coalesce(pg_sequence_last_value('pgq.token'), 0) >> 24) + 2) << 24
         );
+        perform setval('pgq.home', pgq._home());
         perform setval('pgq.next_tick', 1);
     end if;
     perform pg_advisory_unlock(v_key);
@@ -30,9 +61,8 @@ begin
 end
 $$;
 comment on function pgq._skip_lost_tokens() is
-'called before the first claim after a crash or a promotion: the sequence may have fallen back '
-'behind tokens of claims that committed asynchronously, or had not reached the standby. At most 16 '
-'million of them are passed: else an old receipt could be good again';
+'called before the first claim where tokens may be lost: at most 32 million are passed, or an old '
+'receipt could be good again';
 
 create function pgq._wants_tick(p_lease_ms integer)
 returns boolean
@@ -43,15 +73,10 @@ declare
     v_now constant bigint := pgq._ms(pgq._now());
     v_next constant bigint := coalesce(pg_sequence_last_value('pgq.next_tick'), 0);
 begin
-    if v_next = 0 then
-        perform pgq._skip_lost_tokens();
-    end if;
-    if not pgq._read_committed() then
-        return true;
-    end if;
     -- Not if the tick that was due failed or was rolled back, nor if the clock has been set back.
     if v_now < v_next and v_next <= v_now + 500
         and v_now - coalesce(pg_sequence_last_value('pgq.last_tick'), 0) < 2500
+        and pgq._read_committed()
     then
         -- A lease that expires before is looked for when it does, the others within half a second.
         if v_now + p_lease_ms + 5 < v_next then
@@ -59,8 +84,13 @@ begin
         end if;
         return false;
     end if;
-    perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
-    insert into pgq.chore default values;
+    if pgq._has_lost_tokens() then
+        perform pgq._skip_lost_tokens();
+    end if;
+    if pgq._read_committed() then
+        perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
+        insert into pgq.chore default values;
+    end if;
     return true;
 end
 $$;

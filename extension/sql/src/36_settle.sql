@@ -5,14 +5,14 @@
  * job that is being moved from one to the other cannot have been missed.
  */
 
---@ define receipt
-j.ctid = any (array(
-                   select i.ctid from unnest(p_ids, p_tokens) r (id, token), lateral (
-                       select i.ctid from pgq.job_{slot} i
-                        where i.lane = p_lane and i.id = r.id and i.token = r.token offset 0
-                   ) i
-               ))
-           and j.token = any (p_tokens)
+-- In the order of the receipts, which is that of the ids: two calls with the same ones, of one
+-- worker's heartbeat and of its completion, lock the jobs in the same order.
+--@ define receipts
+unnest(p_ids, p_tokens) r (id, token), lateral (
+                   select i.ctid from pgq.job_{slot} i
+                    where i.lane = p_lane and i.id = r.id and i.token = r.token offset 0
+               ) i
+         where j.ctid = i.ctid and j.token = r.token
 --@ end
 
 create function pgq._lanes(p_tokens bigint[])
@@ -48,7 +48,7 @@ begin
     when {slot} then
         return query
         delete from pgq.job_{slot} j
-         where {receipt}
+         using {receipts}
         returning j.*;
     --@ end
     end case;
@@ -56,7 +56,7 @@ end
 $$;
 comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
 'deletes and returns the jobs of those receipts that are good in a lane of a slot; waits for '
-'another session with the same receipt. Each job is compared with all receipts: a thousand at most';
+'another session with the same receipt';
 
 create function pgq._renew(
     p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
@@ -82,7 +82,7 @@ begin
                    = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
                checkpoint
                    = coalesce(p_checkpoints[array_position(p_tokens, j.token)], j.checkpoint)
-         where {receipt}
+          from {receipts}
         returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false);
     --@ end
     end case;
@@ -92,7 +92,7 @@ comment on function
     pgq._renew(
         smallint, integer, bigint[], bigint[], integer, timestamptz, jsonb[]
     ) is
-'renews the leases of those receipts, a thousand at most, that are good in a lane of a slot';
+'renews the leases of those receipts that are good in a lane of a slot';
 
 create function pgq._looks(p_tokens bigint[])
 returns smallint[]

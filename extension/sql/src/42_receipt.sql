@@ -35,12 +35,12 @@ begin
             delete from pgq.job_{slot} j
              where j.lane = (pgq_complete.token >> 3) & 65535 and j.id = pgq_complete.id
                and j.token = pgq_complete.token and j.is_awaited is null;
+            if found then
+                return true;
+            end if;
         --@ end
         else
         end case;
-        if found then
-            return true;
-        end if;
     end if;
     perform pgq._complete(
         array[id], array[token], case when result is not null then array[result] end

@@ -168,14 +168,13 @@ comment on function pgq._truncate(smallint) is
 'closing';
 
 create function pgq._evacuate(p_from smallint, p_to smallint, p_now timestamptz)
-returns void
+returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_lane record;
+    v_lane record; v_now constant timestamptz := greatest(p_now, pgq._open_slot(p_to));
 begin
-    p_now := greatest(p_now, pgq._open_slot(p_to));
     case p_from
     --@ each slot
     when {slot} then
@@ -206,7 +205,7 @@ begin
                 start_by, is_awaited, pid
             )
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
-                   case when m.wait is null then greatest(m.due, pgq._due(p_now, m.id)) end,
+                   case when m.wait is null then greatest(m.due, pgq._due(v_now, m.id)) end,
                    m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker, m.payload,
                    m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
                    m.group_id, m.wait, m.cancel_requested, m.checkpoint, m.start_by, m.is_awaited,
@@ -218,14 +217,16 @@ begin
             select p_to, h.queue_id, h.permit, h.token, h.lane, h.id
               from moved m join pgq.hold_{slot} h on h.token = m.token and h.id = m.id
         )
-        select p.lane, min(p.due) as due from parked p where p.due is not null group by p.lane
+        select p.lane, min(p.due) as due from parked p group by p.lane
         loop
             -- Who is about to sleep may have looked there before, and here afterwards.
             perform pgq._admit(p_to, v_lane.lane, v_lane.due), pgq._wake_lane(v_lane.lane);
         end loop;
     --@ end
     end case;
+    return found;
 end
 $$;
 comment on function pgq._evacuate(smallint, smallint, timestamptz) is
-'moves 1000 jobs of a slot, leases and all, to a parked slot; each takes its place there as of now';
+'moves 1000 jobs of a slot, leases and all, to a parked slot, where each takes its place as of '
+'now; false if all are locked';

@@ -54,8 +54,8 @@ begin
             and pg_stat_get_live_tuples(format('pgq.job_%s', v_slot)::regclass)
                 <= greatest(pg_relation_size(format('pgq.job_%s', v_slot)::regclass) / 8192, 100)
         then
-            perform pgq._evacuate(v_slot, p_parked, p_now);
-            return;
+            -- Else all that is in it is locked.
+            exit when pgq._evacuate(v_slot, p_parked, p_now);
         end if;
     end loop;
 end
@@ -63,6 +63,40 @@ $$;
 comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], smallint[]) is
 'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
 'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
+
+create function pgq._holds_older(p_slot smallint, p_first bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_found boolean;
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        v_found := exists (
+            select
+              from pgq.lane l,
+                   lateral (
+                      select from pgq.job_{slot} j
+                       where j.lane = l.id and j.id > {base} and j.id <= p_first limit 1
+                   ) j
+        );
+    --@ end
+    end case;
+    return v_found;
+end
+$$;
+comment on function pgq._holds_older(smallint, bigint) is
+'whether a slot of the ring holds jobs up to p_first: of an enqueue that had chosen the slot '
+'before it was freed, and was still open when it was written again';
 
 create function pgq._ready_slots(p_ring pgq.ring, p_now timestamptz)
 returns smallint[]
@@ -138,6 +172,10 @@ begin
             v_ring.firsts[v_slot + 1] := coalesce(
                 case when v_slot = v_ring.live[cardinality(v_ring.live)]
                      then pg_sequence_last_value('pgq.job_id') end, 0);
+        elsif v_ring.firsts[v_slot + 1] > 0
+            and pgq._holds_older(v_slot, v_ring.firsts[v_slot + 1])
+        then
+            v_ring.firsts[v_slot + 1] := 0;
         end if;
     end loop;
     v_ring.ready := pgq._ready_slots(v_ring, p_now);
@@ -150,8 +188,9 @@ begin
            v_ring.ready
       from pgq.ring r
      where r.gen = v_ring.gen
-       and (r.live, r.closing, r.parked, r.parked_closing, r.ready) is distinct from
-           (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing, v_ring.ready);
+       and (r.live, r.firsts, r.closing, r.parked, r.parked_closing, r.ready) is distinct from
+           (v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked, v_ring.parked_closing,
+            v_ring.ready);
     delete from pgq.ring r where r.gen < v_ring.gen - 100;
 end
 $$;
@@ -184,6 +223,7 @@ begin
     foreach v_slot in array pgq._slots() loop
         perform pgq._adjust_floors(v_slot, v_now);
     end loop;
+    perform pgq._find_admitted();
     perform pgq._raise_bases();
     perform pgq._turn_ring(v_now);
 

@@ -1,7 +1,11 @@
 /*
- * 0.1.0 to 0.2.0: queues have a description; pgq._regrant runs at a commit.
+ * 0.1.0 to 0.2.0: queues have a description; pgq._regrant runs at a commit; pgq.home tells restored
+ * and cloned databases; jobs that a clock set back has put below a claim position are counted.
  */
 
+create sequence pgq.home;
+create sequence pgq.admission;
+create sequence pgq.admission_seen;
 --@ functions
 --@ lock pgq.queue, pgq.chore
 alter table pgq.queue add column description text;

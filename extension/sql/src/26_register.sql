@@ -1,0 +1,31 @@
+/*
+ * Registers: sequences whose last_value is a number that all sessions see at once, and that a
+ * rollback does not take back. Unlike a row that is updated they leave no dead versions.
+ */
+
+create sequence pgq.next_tick;
+create sequence pgq.last_tick;
+create sequence pgq.xid_recent;
+create sequence pgq.xid_old;
+create sequence pgq.xid_shifted;
+create sequence pgq.home;
+create sequence pgq.admission;
+create sequence pgq.admission_seen;
+comment on sequence pgq.next_tick is
+'from when (ms since 1970) maintenance is due; a hint. Since PostgreSQL 15 it is not logged, so '
+'that it is empty after a crash and on a promoted standby: see pgq._has_lost_tokens';
+do $unlogged$
+begin
+    if current_setting('server_version_num')::integer >= 150000 then
+        execute 'alter sequence pgq.next_tick set unlogged';
+    end if;
+end
+$unlogged$;
+comment on sequence pgq.last_tick is 'when (ms since 1970) maintenance ran last';
+comment on sequence pgq.xid_recent is 'the next transaction id at the last maintenance';
+comment on sequence pgq.xid_old is 'xid_recent before that, at least a second ago';
+comment on sequence pgq.xid_shifted is 'when (ms since 1970) these two were set';
+comment on sequence pgq.home is 'pgq._home() when tokens were skipped last';
+comment on sequence pgq.admission is 'how often pgq._admit has lowered a claim position';
+comment on sequence pgq.admission_seen is
+'those of pgq.admission whose jobs have been found: see pgq._find_admitted';
