@@ -142,38 +142,43 @@ async def test_sessions_that_race_for_one_job_get_it_once(dsn: Dsn) -> None:
             assert len(refused) + len(won) + answers.count([]) == 8
 
 
-async def test_heartbeat_and_complete_over_two_slots_do_not_deadlock(
-    a: Connection, b: Connection, c: Connection, dsn: Dsn
+async def test_a_heartbeat_does_not_wait_for_jobs_that_others_have_locked(
+    a: Connection, b: Connection, c: Connection
 ) -> None:
-    await enqueue(c, 2)
+    await enqueue(c, 3)
     (first,) = await dequeue(c)
     await c.execute("select pgq_release($1, $2)", *first)
-    receipts = await dequeue(c, 2)
-    assert [token & 7 for _, token in receipts] == [4, 0]
-    heartbeat = "select id from pgq_heartbeat($1::bigint[], $2::bigint[])"
+    receipts = await dequeue(c, 3)
+    assert [token & 7 for _, token in receipts] == [4, 0, 0]
     ids, tokens = ([pair[n] for pair in receipts] for n in (0, 1))
+    expiry = "select id, lease_expires_at from pgq.job"
+    heartbeat = "select * from pgq_heartbeat($1::bigint[], $2::bigint[], '2 hours')"
     for held in receipts:
-        async with sessions(dsn, 1) as (holder,):
-            await holder.execute("begin")
-            assert await holder.fetchval(heartbeat, [held[0]], [held[1]])
-            async with started(a.fetch(heartbeat, ids, tokens)) as renewing:
-                await waiting(c, a, renewing)
-                await b.execute("begin")
-                async with started(complete(b, receipts)) as completing:
-                    await waiting(c, b, completing)
-                    await holder.execute("commit")
-                    # Either may come first; the open transaction must not make the other wait.
-                    assert sorted(await within(completing)) == sorted(ids)
-                    await b.execute("rollback")
-                    assert len(await within(renewing)) == 2
-    assert len(await complete(a, receipts)) == 2
+        before = dict(await c.fetch(expiry))
+        transaction = b.transaction()
+        await transaction.start()
+        assert await complete(b, [held]) == [held[0]]
+        answer = await within(a.fetch(heartbeat, ids, tokens))
+        after = {row["id"]: row["lease_expires_at"] for row in answer}
+        assert sorted(after) == sorted(ids)
+        assert after == dict(await c.fetch(expiry))
+        assert {job_id for job_id in ids if after[job_id] == before[job_id]} == {held[0]}
+        async with started(
+            a.fetchval("select pgq_heartbeat($1::int8, $2::int8, '3 hours', '1')", *held)
+        ) as noting:
+            await waiting(c, a, noting)
+            await transaction.rollback()
+            assert await within(noting) > after[held[0]]
+        assert await c.fetchval("select checkpoint from pgq.job where id = $1", held[0]) == "1"
+    assert sorted(await complete(a, receipts)) == sorted(ids)
+    assert await a.fetch(heartbeat, ids, tokens) == []
 
 
 @pytest.mark.parametrize("keep", ["1 day", "0"])
 async def test_a_heartbeat_and_a_completion_of_the_same_jobs_do_not_deadlock(
     a: Connection, b: Connection, c: Connection, keep: str
 ) -> None:
-    """They lock them in the same order, also where that is not the order on disk."""
+    """Whatever the order of the jobs on disk."""
     await c.execute(f"select pgq_configure_queue('default', keep_completed => '{keep}')")
     await enqueue(c, 2)
     receipts = await dequeue(c, 2)
@@ -182,14 +187,14 @@ async def test_a_heartbeat_and_a_completion_of_the_same_jobs_do_not_deadlock(
     await c.fetch(heartbeat, ids[:1], tokens[:1])
     places = "select array_agg(id order by ctid) from pgq.job"
     assert await c.fetchval(places) == ids[::-1]
-    async with c.transaction():
-        await c.execute("select from pgq.job where id = $1 for update", ids[0])
-        completing = asyncio.create_task(complete(b, receipts))
+    transaction = c.transaction()
+    await transaction.start()
+    await c.execute("select from pgq.job where id = $1 for update", ids[0])
+    async with started(complete(b, receipts)) as completing:
         await waiting(c, b, completing)
-        renewing = asyncio.create_task(a.fetch(heartbeat, ids, tokens))
-        await waiting(c, a, renewing)
-    assert sorted(await within(completing)) == ids
-    assert await within(renewing) == []
+        assert len(await within(a.fetch(heartbeat, ids, tokens))) == 2
+        await transaction.commit()
+        assert sorted(await within(completing)) == ids
 
 
 async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connection) -> None:

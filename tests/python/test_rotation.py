@@ -499,7 +499,10 @@ async def test_a_receipt_stays_good_when_maintenance_moves_its_job(
     assert await complete(a, [(job_id, token + (1 << 20))]) == []
 
 
-@pytest.mark.parametrize("call", CALLS)
+ENDING = [call for call in CALLS if not call.startswith("heartbeat")]
+
+
+@pytest.mark.parametrize("call", ENDING)
 async def test_a_call_waits_for_maintenance_that_is_moving_its_job_and_succeeds(
     a: Connection, b: Connection, c: Connection, call: str
 ) -> None:
@@ -514,7 +517,7 @@ async def test_a_call_waits_for_maintenance_that_is_moving_its_job_and_succeeds(
         assert await within(task) is True
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", ENDING)
 async def test_a_call_succeeds_when_the_move_of_its_job_is_undone(
     a: Connection, b: Connection, c: Connection, call: str
 ) -> None:
@@ -527,6 +530,20 @@ async def test_a_call_succeeds_when_the_move_of_its_job_is_undone(
         await waiting(c, a, task)
         await mover.rollback()
         assert await within(task) is True
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("call", sorted(set(CALLS) - set(ENDING)))
+async def test_a_heartbeat_does_not_wait_for_maintenance_that_is_moving_its_job(
+    a: Connection, b: Connection, call: str, end: str
+) -> None:
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    await b.execute("begin")
+    await b.execute(EVACUATE, 0)
+    assert await within(a.fetchval(CALLS[call], *receipt)) is True
+    await b.execute(end)
+    assert await within(a.fetchval(CALLS[call], *receipt)) is True
 
 
 async def test_cancel_waits_for_maintenance_that_is_moving_its_job_and_succeeds(

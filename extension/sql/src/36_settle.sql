@@ -5,14 +5,10 @@
  * job that is being moved from one to the other cannot have been missed.
  */
 
--- In the order of the receipts, which is that of the ids: two calls with the same ones, of one
--- worker's heartbeat and of its completion, lock the jobs in the same order.
---@ define receipts
-unnest(p_ids, p_tokens) r (id, token), lateral (
-                   select i.ctid from pgq.job_{slot} i
-                    where i.lane = p_lane and i.id = r.id and i.token = r.token offset 0
-               ) i
-         where j.ctid = i.ctid and j.token = r.token
+--@ define receipt
+select i.ctid from unnest(p_ids, p_tokens) r (id, token), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = r.id and i.token = r.token
 --@ end
 
 create function pgq._lanes(p_tokens bigint[])
@@ -48,7 +44,11 @@ begin
     when {slot} then
         return query
         delete from pgq.job_{slot} j
-         using {receipts}
+         where j.ctid = any (array(
+                   {receipt} offset 0
+                   ) i
+               ))
+           and j.token = any (p_tokens)
         returning j.*;
     --@ end
     end case;
@@ -56,7 +56,7 @@ end
 $$;
 comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
 'deletes and returns the jobs of those receipts that are good in a lane of a slot; waits for '
-'another session with the same receipt';
+'another session with the same receipt. Each job is compared with all receipts: a thousand at most';
 
 create function pgq._renew(
     p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
@@ -82,7 +82,10 @@ begin
                    = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
                checkpoint
                    = coalesce(p_checkpoints[array_position(p_tokens, j.token)], j.checkpoint)
-          from {receipts}
+         where j.ctid = any (array(
+                   {receipt} for update skip locked
+                   ) i
+               ))
         returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false);
     --@ end
     end case;
@@ -92,7 +95,36 @@ comment on function
     pgq._renew(
         smallint, integer, bigint[], bigint[], integer, timestamptz, jsonb[]
     ) is
-'renews the leases of those receipts that are good in a lane of a slot';
+'renews the leases of those receipts, a thousand at most, that are good in a lane of a slot; '
+'passes by those that others have locked';
+
+create function pgq._held(p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[])
+returns setof pgq.renewal
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        return query
+        select j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false)
+          from unnest(p_ids, p_tokens) r (id, token), lateral (
+                   select j.* from pgq.job_{slot} j
+                    where j.lane = p_lane and j.id = r.id and j.token = r.token offset 0
+               ) j;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._held(smallint, integer, bigint[], bigint[]) is
+'those of the receipts that are good in a lane of a slot, locked or not, as they are';
 
 create function pgq._looks(p_tokens bigint[])
 returns smallint[]

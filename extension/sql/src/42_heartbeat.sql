@@ -2,6 +2,21 @@
  * Public: pgq_heartbeat.
  */
 
+create function pgq._lock_noted(p_ids bigint[], p_tokens bigint[], p_checkpoints jsonb[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._lock((r.token & 7)::smallint, ((r.token >> 3) & 65535)::integer, r.id, false)
+       from (select r.* from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint)
+              where r.checkpoint is not null and r.token & 7 <= 5
+              order by r.token & 7, (r.token >> 3) & 65535, r.id) r;
+end
+$$;
+comment on function pgq._lock_noted(bigint[], bigint[], jsonb[]) is
+'locks the jobs that get a checkpoint, which would be forgotten if a heartbeat passed them by';
+
 create function @extschema@.pgq_heartbeat(
     ids bigint[],
     tokens bigint[],
@@ -15,12 +30,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_slot smallint;
-    v_lease_ms integer;
-    v_now constant timestamptz := pgq._now();
-    v_lanes integer[];
-    v_renewed pgq.renewal[];
-    v_left integer;
+    v_now constant timestamptz := pgq._now(); v_renewed pgq.renewal[];
+    v_slot smallint; v_lease_ms integer; v_lanes integer[]; v_left integer;
 begin
     perform pgq._check_receipts(ids, tokens);
     perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids))
@@ -35,6 +46,7 @@ begin
                           checkpoints) r (id, token, checkpoint)
              order by r.id, r.token, r.checkpoint is null) r;
     v_lanes := pgq._lanes(tokens);
+    perform pgq._lock_noted(ids, tokens, checkpoints) where checkpoints is not null;
     foreach v_slot in array pgq._looks(tokens) loop
         v_renewed := array(
             select r
@@ -58,6 +70,10 @@ begin
     end loop;
     if v_left > 0 then
         perform pgq._check_moved();
+        return query
+        select distinct on (h.id) h.id, h.lease_expires_at, h.cancel_requested
+          from unnest(pgq._looks(tokens)) s, unnest(v_lanes) l, pgq._held(s, l, ids, tokens) h
+         order by h.id, h.lease_expires_at desc;
     end if;
 end
 $$;
@@ -65,9 +81,11 @@ revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, j
 comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
 'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
 'new expiry of each once, and whether pgq_cancel was called for it; receipts whose lease is lost '
-'are left out. checkpoints: one for each receipt, null to leave it; kept with the job for its next '
-'attempt. Errors: 22004 null array, id or token; 22023 different lengths or timeout out of range; '
-'40001.';
+'are left out. Waits for no transaction that has a job locked, because it ends or cancels it, say: '
+'such a lease is not renewed and comes with the expiry that it has; nobody can claim the job '
+'meanwhile. checkpoints, for which it does wait: one for each receipt, null to leave it; kept with '
+'the job for its next attempt. Errors: 22004 null array, id or token; 22023 different lengths or '
+'timeout out of range; 40001.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,

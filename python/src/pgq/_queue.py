@@ -284,7 +284,8 @@ class Queue:
             checkpoints: one for each receipt, as in `heartbeat`.
 
         Returns:
-            The renewed leases; those that are missing are lost.
+            The leases; those that are missing are lost. One whose job another transaction has
+            locked is not renewed, and comes as it is; with a checkpoint the call waits instead.
         """
         ids, tokens = _columns(receipts)
         notes = self._json_each(checkpoints)
