@@ -378,6 +378,23 @@ async def test_prepared_transactions_turn_their_groups_when_they_commit(dsn: Dsn
         assert await settle_all(b) == [first, second]
 
 
+async def test_a_commit_that_mentions_preparing_does_what_commits_do(
+    a: Connection, b: Connection
+) -> None:
+    channel, heard = await b.fetchval("select pgq_channel('default')"), asyncio.Event()
+    await b.add_listener(channel, lambda *_: heard.set())
+    await b.execute("select pgq_wait('{default}')")
+    await b.execute("select pgq_wait('{default}')")
+    ticked = "select coalesce(pg_sequence_last_value('pgq.last_tick'), 0)"
+    before = await a.fetchval(ticked)
+    await a.execute(
+        "begin; select pgq_maintain(), pgq_enqueue('\"; prepare transaction\"');"
+        " commit; -- prepare transaction 'no'"
+    )
+    assert await a.fetchval(ticked) > before
+    await within(heard.wait())
+
+
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 async def test_lost_tokens_are_skipped_only_once(dsn: Dsn, level: str) -> None:
     async with sessions(dsn, 1, default_transaction_isolation=level) as (a,):

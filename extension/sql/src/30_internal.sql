@@ -63,7 +63,7 @@ $$;
 comment on function pgq._read_committed() is
 'whether every statement sees what has committed before it';
 
-create function pgq._is_preparing()
+create function pgq._is_preparing(p_query text default current_query())
 returns boolean
 language plpgsql
 volatile
@@ -71,12 +71,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- A commit by a Sync message has no current query.
-    return coalesce(current_query(), '')
-        ~* E'[[:<:]]prepare([[:space:]]|--[^\n]*\n|/[*].*[*]/)+transaction[[:>:]]';
+    if coalesce(p_query, '')
+        !~* E'[[:<:]]prepare([[:space:]]|--[^\n]*\n|/[*].*[*]/)+transaction[[:>:]]'
+    then
+        return false;
+    end if;
+    -- At the beginning of a statement, when strings, names and comments are blanks. What is left of
+    -- nested comments or odd quotes leaves it in doubt.
+    return regexp_replace(p_query, $re$(?:
+            [[:<:]]e'(?:[^\\]|\\.)*?' | '.*?' | ".*?" | /[*].*?[*]/
+            | [$](|[[:alpha:]_]\w*)[$].*?[$]\1[$]
+            | --[^\n]*(?:\n|$)
+        ){1,1}?$re$, ' ', 'gix')
+        ~* $re$(^|;)\s*prepare\s+transaction[[:>:]]|[\u0022\u0027]|[*]/$re$;
 end
 $$;
-comment on function pgq._is_preparing() is
-'for deferred triggers: whether it is PREPARE TRANSACTION, which locks outlive';
+comment on function pgq._is_preparing(text) is
+'for deferred triggers: whether it is PREPARE TRANSACTION, which locks outlive; in a string of '
+'several statements, whether one of them is';
 
 create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void

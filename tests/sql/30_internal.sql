@@ -1,0 +1,39 @@
+/*
+ * Which commits are known to be PREPARE TRANSACTION, by what the client has sent.
+ */
+begin;
+select plan(24);
+
+select ok(pgq._is_preparing(q), format('prepares: %s', q))
+  from unnest(array[
+      'prepare transaction ''x''',
+      E'\n\tPREPARE  Transaction ''x'' ',
+      'prepare/**/transaction $$x$$',
+      E'-- don''t\n/* it''s; */ prepare -- now\n transaction ''it''''s''',
+      'begin; select 1; prepare transaction ''x''; select 2',
+      'select ''--''; prepare transaction ''x''',
+      'select "/*"; prepare transaction ''x''',
+      E'select e''\\''; prepare transaction ''x''',
+      'select $a$ '' $$ $a$, $$ " $$; prepare transaction ''x''',
+      '/* a /* nested */ comment */ prepare transaction ''x''',
+      '/* a /* nested '' */ comment */ prepare transaction ''x'''
+  ]) q;
+select ok(not pgq._is_preparing(q), format('does not: %s', q))
+  from unnest(array[
+      null,
+      'commit',
+      'prepare transaction_of as select 1',
+      'insert into note values (''prepare transaction''); commit',
+      'insert into note values (''it''''s; prepare transaction; ''); commit',
+      E'insert into note values (e''it\\''s; prepare transaction; ''); commit',
+      'insert into note values ($$; prepare transaction $$); commit',
+      'insert into note values ($a$; prepare transaction $$ $a$); commit',
+      'select 1 as "; prepare transaction"; commit',
+      'commit /* ; prepare transaction */',
+      E'/* prepare\n transaction */ commit -- ; prepare transaction',
+      E'--; prepare transaction\ncommit'
+  ]) q;
+select ok(not pgq._is_preparing(), 'without an argument it looks at the statement of the client');
+
+select * from finish();
+rollback;
