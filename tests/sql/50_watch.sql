@@ -2,7 +2,7 @@
  * Watched tables.
  */
 begin;
-select plan(51);
+select plan(59);
 \ir support/clock.psql
 set local client_min_messages = warning;
 
@@ -154,8 +154,42 @@ insert into shop.part values (3, 3);
 select is(pg_temp.jobs(), '{"{\"key\": {\"id\": 3}, \"table\": \"shop.part\", \"operation\": \"INSERT\"}"}'::jsonb[],
     'the rows of partitions count');
 insert into shop.shirt values ('m', 5, '00000000-0000-0000-0000-000000000002');
-select is((pg_temp.jobs())[1] -> 'key', '{"size": "m", "number": 5, "code": null}',
-    'a column of the key that was renamed is null until the table is watched anew');
+select is((pg_temp.jobs())[1] -> 'key',
+    '{"size": "m", "number": 5, "id": "00000000-0000-0000-0000-000000000002"}',
+    'a column of the key may be renamed');
+set local role ann;
+create table shop.box (id integer, place text, n integer, constraint box_pkey primary key (id) include (n));
+select pgq_watch('shop.box', 'a', dedupe => true) \g /dev/null
+reset role;
+insert into shop.box values (1, 'here', 1);
+select is((pg_temp.jobs())[1] -> 'key', '{"id": 1}', 'what the index of the key includes is not of the key');
+alter table shop.box drop constraint box_pkey;
+select throws_ok(
+    $$ insert into shop.box values (2, 'here', 1) $$, '55000', 'table "shop.box" has no primary key',
+    'without its key a watched table takes no row');
+select is(pg_temp.ask('ann', $$ select pgq_watch('shop.box', 'a') $$), '55000', 'nor can it be watched anew');
+alter table shop.box add primary key (id, place);
+insert into shop.box values (2, 'here', 1), (2, 'there', 1);
+select is(
+    array(select j -> 'key' from unnest(pg_temp.jobs()) j),
+    '{"{\"id\": 2, \"place\": \"here\"}","{\"id\": 2, \"place\": \"there\"}"}'::jsonb[],
+    'another key is that of the rows from then on');
+create trigger old after insert on shop.box for each row
+    execute function pgq_enqueue_row('a', 'shop.box', 'each', 'gone', 'id');
+insert into shop.box values (3, 'here', 1);
+select is((pg_temp.jobs())[1] -> 'key', '{"id": 3, "place": "here"}', 'also for triggers that name columns');
+drop trigger old on shop.box;
+alter table shop.box drop constraint box_pkey;
+select is(pg_temp.ask('ann', $$ select pgq_unwatch('shop.box', 'a') $$), 'ok', 'the watch of a table without a key can end');
+select lives_ok('insert into shop.box values (4, $$here$$)', 'which takes rows then');
+-- The columns of a partition may have other numbers.
+set local role ann;
+create table shop.part_2 (gone text, n integer, id integer not null);
+alter table shop.part_2 drop column gone;
+alter table shop.part attach partition shop.part_2 for values from (10) to (20);
+reset role;
+insert into shop.part values (12, 3);
+select is((pg_temp.jobs())[1] -> 'key', '{"id": 12}', 'a partition has its own order of columns');
 insert into shop.part select n from generate_series(4, 9) n;
 select is(cardinality(pg_temp.jobs()), 6, 'many rows add many jobs');
 select pgq_drop_queue('a', true) \g /dev/null

@@ -71,29 +71,44 @@ $$;
 comment on function pgq._is_builtin(oid) is
 'whether a type, or what a domain is made of, comes with PostgreSQL';
 
-create function pgq._key_columns(p_relation oid, p_columns text[])
+-- Calls that began before an update from 0.1.0 name the columns.
+create function pgq._key_columns(p_relation oid, p_columns text[] default null)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_columns constant text[] := coalesce(p_columns, array(
+        select a.attname
+          from pg_index i
+          cross join unnest(i.indkey) with ordinality k (attnum, n)
+          join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+         where i.indrelid = p_relation and i.indisprimary and k.n <= i.indnkeyatts
+         order by k.n
+    ));
 begin
+    if v_columns = '{}' then
+        raise exception 'table "%" has no primary key', p_relation::regclass
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = 'It is watched, and the payload of a job is the key of the row.',
+                  hint = 'Add a primary key, or end it with pgq_unwatch.';
+    end if;
     -- The conversion of other types to JSON may be anybody's function, run with the owner's rights.
     return (
-        select string_agg(quote_literal(c) || format(
-                   case when a.attname is null then ', null'
-                        when pgq._is_builtin(a.atttypid) then ', ($1).%I'
+        select string_agg(quote_literal(a.attname) || format(
+                   case when pgq._is_builtin(a.atttypid) then ', ($1).%I'
                         else ', format(''%%s'', ($1).%I)' end,
                    a.attname
                ), ', ')
-          from unnest(p_columns) c
-          left join pg_attribute a
-            on a.attrelid = p_relation and a.attname = c and a.attnum > 0 and not a.attisdropped
+          from pg_attribute a
+         where a.attrelid = p_relation and a.attname = any (v_columns) and a.attnum > 0
     );
 end
 $$;
 comment on function pgq._key_columns(oid, text[]) is
-'SQL for the names and values of columns of a row; text for types that do not come with PostgreSQL';
+'SQL for the names and values of the primary key of a row; text for types that do not come with '
+'PostgreSQL; raises 55000 without one';
 
 create function @extschema@.pgq_enqueue_row()
 returns trigger
@@ -105,7 +120,7 @@ declare
     v_key jsonb;
 begin
     perform pgq._check_watch(tg_relid, tg_argv[0]);
-    execute format('select jsonb_build_object(%s)', pgq._key_columns(tg_relid, tg_argv[3:]))
+    execute format('select jsonb_build_object(%s)', pgq._key_columns(tg_relid))
        into v_key using new;
     perform pgq._enqueue_keyed(
         array[jsonb_build_object('table', tg_argv[1], 'operation', tg_op, 'key', v_key)],
@@ -120,8 +135,9 @@ end
 $$;
 revoke all on function @extschema@.pgq_enqueue_row() from public;
 comment on function @extschema@.pgq_enqueue_row() is
-'The trigger function of pgq_watch. Arguments: queue, table, whether to dedupe, the columns of the '
-'key. Errors: 42501 the owner of the table may not enqueue any more; those of pgq_enqueue.';
+'The trigger function of pgq_watch. Arguments: queue, table, whether to dedupe. Errors: 42501 the '
+'owner of the table may not enqueue any more; 55000 the table has no primary key any more; those '
+'of pgq_enqueue.';
 
 create function @extschema@.pgq_watch(
     relation regclass,
@@ -137,7 +153,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_trigger constant name := @extschema@.pgq_check_watch(relation, queue)::name;
-    v_columns text;
 begin
     if events is null or events = '{}' or not events <@ '{insert,update}'::text[]
         or num_nulls(relation, dedupe) > 0
@@ -145,22 +160,18 @@ begin
         raise exception '"events" must be insert, update or both, and no argument null'
             using errcode = 'invalid_parameter_value';
     end if;
-    select string_agg(quote_literal(a.attname), ', ' order by k.n) into v_columns
-      from pg_index i, unnest(i.indkey) with ordinality k (attnum, n)
-      join pg_attribute a on a.attrelid = relation and a.attnum = k.attnum
-     where i.indrelid = relation and i.indisprimary;
-    if v_columns is null then
+    if not exists (select from pg_index i where i.indrelid = relation and i.indisprimary) then
         raise exception 'table "%" has no primary key', relation
             using errcode = 'object_not_in_prerequisite_state',
                   hint = 'The payload of a job is the key of the row.';
     end if;
     execute format(
         'create or replace trigger %I after %s on %s for each row %s execute function '
-        '%s.pgq_enqueue_row(%s, %s, %s, %s)',
+        '%s.pgq_enqueue_row(%s, %s, %s)',
         v_trigger, array_to_string(events, ' or '), relation, 'when (' || condition || ')',
         '@extschema@',
         quote_literal(queue), quote_literal(relation::text),
-        case when dedupe then 'dedupe' else 'each' end, v_columns
+        case when dedupe then 'dedupe' else 'each' end
     );
 end
 $$;
