@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import datetime, timedelta, timezone
 
 import bootstrap
@@ -180,9 +181,9 @@ async def test_the_first_time_is_returned_as_a_moment(a: Connection) -> None:
 # pg_cron
 
 
-@pytest.fixture(scope="module")
-def with_pg_cron() -> Iterator[Server]:
-    """A server that runs pg_cron."""
+@contextlib.contextmanager
+def cron_server() -> Generator[Server]:
+    """Run a server that has pg_cron in its database."""
     settings = {
         "fsync": "off",
         "shared_preload_libraries": "pg_cron",
@@ -190,7 +191,15 @@ def with_pg_cron() -> Iterator[Server]:
         "cron.use_background_workers": "on",
     }
     with Server(bootstrap.plpgsql_check_major(), settings, ["pg_cron"]) as server:
-        server.psql("create extension pg_cron; create extension pgq")
+        server.psql("create extension pg_cron")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def with_pg_cron() -> Iterator[Server]:
+    """A server that runs pg_cron and pgq."""
+    with cron_server() as server:
+        server.psql("create extension pgq")
         yield server
 
 
@@ -242,3 +251,65 @@ async def test_what_pg_cron_runs_fires_schedules(with_pg_cron: Server) -> None:
         await connection.execute("select pgq_unschedule('s')")
     finally:
         await connection.close()
+
+
+@pytest.fixture(scope="module")
+def beside_pg_cron() -> Iterator[Server]:
+    """A server that runs pg_cron, and pgq on behalf of an ordinary role."""
+    with cron_server() as server:
+        server.psql(
+            f"create role keeper login; alter database {server.database} owner to keeper;"
+            " set session authorization keeper; create extension pgq"
+        )
+        yield server
+
+
+SCHEDULE = "function cron.schedule(text, text, text)"
+ALL_OF_IT = """
+    set session authorization keeper;
+    select pgq_create_queue('q'), pgq_schedule('s', '0 9 * * *'),
+           pgq_schedule('t', '0 9 * * *', queue => 'q');
+    select pgq_pause_schedule('s'), pgq_resume_schedule('s'), pgq_unschedule('s'),
+           pgq_unschedule('t'), pgq_drop_queue('q');
+    reset session authorization;
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "revoke usage on schema cron from keeper",
+        "revoke execute on all functions in schema cron from public",
+        "revoke select on cron.job from public",
+        f"alter extension pg_cron drop {SCHEDULE}; drop {SCHEDULE}",
+    ],
+)
+def test_a_pg_cron_that_the_owner_may_not_use_is_left_alone(
+    beside_pg_cron: Server, change: str
+) -> None:
+    answer = beside_pg_cron.psql(f"""
+        begin; grant usage on schema cron to keeper;
+        {change}; {ALL_OF_IT} {JOBS}; rollback
+    """)
+    assert "pgq_maintain" not in answer
+
+
+def test_a_pg_cron_that_the_owner_may_use_is_used(beside_pg_cron: Server) -> None:
+    answer = beside_pg_cron.psql(f"""
+        begin; grant usage on schema cron to keeper; {ALL_OF_IT} {JOBS};
+        set session authorization keeper; select pgq_schedule('s', '0 9 * * *');
+        reset session authorization; {JOBS}; select username from cron.job; rollback
+    """)
+    assert answer.splitlines()[-2:] == [PGQ_JOB, "keeper"]
+    assert answer.count("pgq_maintain") == 1
+
+
+def test_a_pg_cron_that_is_not_loaded_fails_nothing(beside_pg_cron: Server) -> None:
+    # As it does where shared_preload_libraries does not name it any more.
+    broken = "begin raise exception 'only by shared_preload_libraries' using errcode = 'XX000'; end"
+    beside_pg_cron.psql(f"""
+        begin; grant usage on schema cron to keeper;
+        create or replace function cron.schedule(job_name text, schedule text, command text)
+            returns bigint language plpgsql as $$ {broken} $$;
+        {ALL_OF_IT} rollback
+    """)

@@ -2,8 +2,8 @@
  * Public: pgq_schedule, pgq_unschedule, pgq_pause_schedule, pgq_resume_schedule.
  *
  * Ticks fire what is due, under a lock on its row: each time gives one job. Where pg_cron is
- * installed in the database, it calls pgq_maintain every minute, so that schedules fire when nobody
- * calls pgq.
+ * installed in the database, and the owner of pgq may use it, it calls pgq_maintain every minute,
+ * so that schedules fire when nobody calls pgq.
  */
 
 create function pgq._use_pg_cron()
@@ -19,10 +19,15 @@ begin
       from pg_extension e
       join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
                       and d.deptype = 'e' and d.classid = 'pg_proc'::regclass
-      join pg_proc p on p.oid = d.objid and p.proname = 'unschedule'
-                    and p.proargtypes = '20'::oidvector
-      join pg_namespace n on n.oid = p.pronamespace
-     where e.extname = 'pg_cron';
+      join pg_proc p on p.oid = d.objid and has_function_privilege(p.oid, 'execute')
+      join pg_namespace n on n.oid = p.pronamespace and has_schema_privilege(n.oid, 'usage')
+      join pg_class c on c.relnamespace = n.oid and c.relname = 'job'
+                     and has_table_privilege(c.oid, 'select')
+     where e.extname = 'pg_cron'
+       and ((p.proname = 'schedule' and p.pronargs = 3)
+            or (p.proname = 'unschedule' and p.proargtypes = '20'::oidvector))
+     group by n.nspname
+    having count(*) = 2;
     if not found then
         return;
     end if;
@@ -35,10 +40,16 @@ begin
             ' where j.jobname = $1 and j.username = current_user', v_schema
         ) using 'pgq';
     end if;
+exception
+    -- Its library is not loaded, or it does not run jobs of superusers.
+    when internal_error then
+        raise warning 'pg_cron cannot be used: %', sqlerrm
+            using errcode = '01000',
+                  hint = 'Schedules fire when somebody calls pgq.';
 end
 $$;
 comment on function pgq._use_pg_cron() is
-'lets pg_cron, if it is there, call pgq_maintain while there are schedules';
+'lets pg_cron, if it is there and may be used, call pgq_maintain while there are schedules';
 
 create function pgq._fire(p_schedule pgq.schedule, p_queue text, p_at timestamptz)
 returns void
