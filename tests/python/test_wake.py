@@ -466,6 +466,65 @@ async def test_a_wait_that_failed_leaves_nothing_behind(a: Connection, b: Connec
     assert await a.fetchval(REGISTERED) == 0
 
 
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+async def test_a_wait_that_fails_on_its_way_is_over(
+    a: Connection, b: Connection, c: Connection, setting: str
+) -> None:
+    ear = await listen(b)
+    await a.execute("select pgq_create_queue('other')")
+    await b.fetchval(WAIT, ["default"])
+    await b.execute("select pgq_wake(), set_config('pgq.idle', '', false)")
+    await b.execute(f"set {setting} = '200ms'")
+    for queues in (["default"], ["default", "other"]):
+        # It needs the table when it has its locks.
+        await a.execute("begin; lock table pgq.lane in access exclusive mode")
+        with pytest.raises((asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)):
+            await b.fetchval(WAIT, queues)
+        assert await c.fetchval(REGISTERED) == 0
+        await a.execute("rollback")
+        await b.execute("set statement_timeout = 0")
+        await sleep(b)
+        await b.execute(f"set {setting} = '200ms'")
+        assert await c.fetchval(REGISTERED) == 1
+        await a.execute(PUT)
+        assert await ear.count() == 1
+        await a.execute("select pgq_purge('default')")
+
+
+async def test_a_wake_that_is_rolled_back_lets_nobody_believe_that_it_waits(
+    a: Connection, b: Connection
+) -> None:
+    ear = await listen(b)
+    await sleep(b)
+    await b.execute("begin; select pgq_wake(); rollback")
+    await sleep(b)
+    await a.execute(PUT)
+    assert await ear.count() == 1
+
+
+async def test_a_wait_does_not_wait_for_who_looks_for_those_that_do(
+    a: Connection, b: Connection
+) -> None:
+    # As a producer that is stopped just then.
+    await a.execute("select pg_advisory_lock(1885826917, id) from pgq.queue")
+    pauses = [await within(b.fetchval(WAIT, ["default"]), 5) for _ in range(4)]
+    assert max(pauses) <= SECOND
+    await a.execute("select pg_advisory_unlock(1885826917, id) from pgq.queue")
+    ear = await listen(b)
+    await sleep(b)
+    await a.execute(PUT)
+    assert await ear.count() == 1
+
+
+async def test_a_producer_that_is_cancelled_keeps_no_lock(a: Connection, b: Connection) -> None:
+    await a.execute("set statement_timeout = '20ms'")
+    for _ in range(40):
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await a.execute("do $$ begin loop perform pgq._wake(1); end loop; end $$")
+    held = "select count(*) from pg_locks where locktype = 'advisory' and classid = 1885826917"
+    assert await b.fetchval(held) == 0
+
+
 async def test_jobs_that_are_moved_wake_who_may_have_looked_elsewhere(
     a: Connection, b: Connection
 ) -> None:

@@ -24,8 +24,10 @@ as $$
 begin
     -- More than once: another session may be trying the same, which takes it a microsecond.
     for v_try in 1..3 loop
-        if pg_try_advisory_lock({wait_class}, p_queue_id) then
-            perform pg_advisory_unlock({wait_class}, p_queue_id);
+        -- In one expression: a call that is cancelled between the two would keep the lock.
+        if pg_try_advisory_lock({wait_class}, p_queue_id)
+            and pg_advisory_unlock({wait_class}, p_queue_id)
+        then
             return;
         end if;
     end loop;

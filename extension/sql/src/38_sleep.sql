@@ -2,6 +2,7 @@
  * How a session goes to sleep. State between calls is in settings of the session: pgq.idle, since
  * when it has had nothing to do in each queue; pgq.waiting, the queues on which it holds the
  * advisory lock; pgq.writers, for whom it still waits (0 ends the list, so that none is not all).
+ * A transaction that fails takes its settings back, not what it did to the session's locks.
  *
  * Who had something to do a moment ago lingers: it sleeps in naps, without the lock, and looks for
  * jobs after each. So while jobs keep coming nobody notifies, although consumers that keep up have
@@ -87,30 +88,53 @@ comment on function pgq._linger(integer[], timestamptz) is
 'since the first call with it after pgq_wake, or after one without it. null: it need not linger, '
 'because that is long, or it has not called pgq_wake yet, or it is stuck at a limit';
 
+create function pgq._hold_waits(p_queue_ids integer[])
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_held constant integer[] := array(
+        select l.objid::bigint::integer as id
+          from pg_locks l
+         where l.locktype = 'advisory' and l.classid = {wait_class} and l.objsubid = 2
+           and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+         order by id
+    );
+begin
+    perform set_config('pgq.waiting', array_to_string(p_queue_ids, ','), false);
+    if v_held = p_queue_ids then
+        return true;
+    end if;
+    perform set_config('pgq.writers', '', false);
+    perform pg_advisory_unlock_shared({wait_class}, i)
+       from unnest(v_held) i where i <> all (p_queue_ids);
+    -- Who looks whether to notify has the exclusive one: for a moment, unless it is stopped then.
+    return p_queue_ids = array(
+        select i from unnest(p_queue_ids) i
+         where i = any (v_held) or pg_try_advisory_lock_shared({wait_class}, i)
+    );
+end
+$$;
+comment on function pgq._hold_waits(integer[]) is
+'lets the session hold the advisory lock on these queues and no others; whether it has all of them';
+
 create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_ids constant text := array_to_string(p_queue_ids, ',');
     v_noticed boolean;
 begin
-    if current_setting('pgq.waiting', true) is distinct from v_ids then
-        perform set_config('pgq.waiting', '', false), set_config('pgq.writers', '', false);
-        -- Also those of a call that failed, which has left its locks, not the setting.
-        perform pg_advisory_unlock_shared({wait_class}, l.objid::bigint::integer)
-           from pg_locks l
-          where l.locktype = 'advisory' and l.classid = {wait_class} and l.objsubid = 2
-            and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
-            and l.database = (select d.oid from pg_database d where d.datname = current_database());
-        perform pg_advisory_lock_shared({wait_class}, i) from unnest(p_queue_ids) i;
-        perform set_config('pgq.waiting', v_ids, false);
+    if p_queue_ids <> '{}' or current_setting('pgq.waiting', true) <> '' then
+        v_noticed := pgq._hold_waits(p_queue_ids);
     end if;
     if p_queue_ids = '{}' then
         return null;
     end if;
-    v_noticed := not exists (
+    v_noticed := v_noticed and not exists (
         select from pgq.lane l
          where l.queue_id = any (p_queue_ids) and not coalesce(l.awaited_until > p_now, false)
     );

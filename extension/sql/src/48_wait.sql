@@ -26,13 +26,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_waiting constant text := coalesce(current_setting('pgq.waiting', true), '');
 begin
-    perform pg_advisory_unlock_shared({wait_class}, i)
-       from unnest(string_to_array(v_waiting, ',')::integer[]) i;
-    perform set_config('pgq.waiting', '', false), set_config('pgq.writers', '', false),
-            set_config('pgq.idle', '{}', false);
+    if current_setting('pgq.waiting', true) <> '' then
+        perform pgq._hold_waits('{}');
+    end if;
+    perform set_config('pgq.idle', '{}', false);
 end
 $$;
 revoke all on function @extschema@.pgq_wake() from public;
@@ -128,6 +126,58 @@ comment on function pgq._pause_ms(text, boolean, boolean) is
 'has been so. p_ready: since when there are jobs; each other time 0, to claim them, and while '
 'they change at most 8, or always 0 to one that lingers, which has just slept';
 
+create function pgq._sleep_for(
+    p_queue_ids integer[], p_idle_ms bigint[], p_max_wait interval, p_now timestamptz
+)
+returns interval
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_asleep constant integer[] := array(
+        select u.i from unnest(p_queue_ids, p_idle_ms) u (i, ms) where u.ms is null
+    );
+    v_until timestamptz;
+    v_events timestamptz[];
+    v_ready text;
+    v_is_soon boolean;
+    v_ms double precision;
+begin
+    v_until := pgq._begin_wait(v_asleep, p_now);
+    -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
+    if 0 = all (p_idle_ms) and p_queue_ids <> '{}' then
+        return least(p_max_wait, interval '{nap} ms');
+    end if;
+    -- An old snapshot tells nothing of what has come meanwhile.
+    v_is_soon := case when not pgq._read_committed() then true
+                      when v_asleep = p_queue_ids then v_until is null or pgq._has_writers()
+                      else false end;
+    v_events := array(
+        select least(
+                   pgq._next_event(u.i, p_now, u.ms is not null),
+                   (select min(s.next_at) from pgq.schedule s
+                     where s.queue_id = u.i and not s.paused)
+               )
+          from unnest(p_queue_ids, p_idle_ms) u (i, ms)
+         where u.ms is distinct from 0
+    );
+    v_ready := (select coalesce(string_agg(e::text, ','), '') from unnest(v_events) e
+                 where e <= p_now);
+    v_is_soon := v_is_soon or v_ready <> '';
+    v_ms := pgq._pause_ms(v_ready, v_is_soon, v_asleep <> p_queue_ids);
+    return (
+        select least(p_max_wait, interval '1 minute', v_until - p_now,
+                     case when v_is_soon then v_ms * interval '1 millisecond' end,
+                     case when v_asleep <> p_queue_ids then interval '{nap} ms' end,
+                     min(e) - p_now)
+          from (select e from unnest(v_events) e where e > p_now
+                 union all select null) e
+    );
+end
+$$;
+comment on function pgq._sleep_for(integer[], bigint[], interval, timestamptz) is
+'for pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not';
+
 create function @extschema@.pgq_wait(
     queues text[],
     max_wait interval default '30 seconds'
@@ -141,12 +191,6 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_ids integer[];
-    v_idle_ms bigint[];
-    v_asleep integer[];
-    v_until timestamptz;
-    v_events timestamptz[];
-    v_ready text;
-    v_is_soon boolean; v_ms double precision;
 begin
     perform pgq._check_array('queues', queues),
             pgq._check_not_null('max_wait', max_wait is null),
@@ -154,38 +198,14 @@ begin
     v_ids := array(
         select distinct pgq._queue_id(q, 'consume') as id from unnest(queues) q order by id
     );
-    v_idle_ms := pgq._linger(v_ids, v_now);
-    v_asleep := array(select u.i from unnest(v_ids, v_idle_ms) u (i, ms) where u.ms is null);
-    v_until := pgq._begin_wait(v_asleep, v_now);
-    -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
-    if 0 = all (v_idle_ms) and v_ids <> '{}' then
-        return least(max_wait, interval '{nap} ms');
-    end if;
-    -- An old snapshot tells nothing of what has come meanwhile.
-    v_is_soon := case when not pgq._read_committed() then true
-                      when v_asleep = v_ids then v_until is null or pgq._has_writers()
-                      else false end;
-    v_events := array(
-        select least(
-                   pgq._next_event(u.i, v_now, u.ms is not null),
-                   (select min(s.next_at) from pgq.schedule s
-                     where s.queue_id = u.i and not s.paused)
-               )
-          from unnest(v_ids, v_idle_ms) u (i, ms)
-         where u.ms is distinct from 0
-    );
-    v_ready := (select coalesce(string_agg(e::text, ','), '') from unnest(v_events) e
-                 where e <= v_now);
-    v_is_soon := v_is_soon or v_ready <> '';
-    v_ms := pgq._pause_ms(v_ready, v_is_soon, v_asleep <> v_ids);
-    return (
-        select least(max_wait, interval '1 minute', v_until - v_now,
-                     case when v_is_soon then v_ms * interval '1 millisecond' end,
-                     case when v_asleep <> v_ids then interval '{nap} ms' end,
-                     min(e) - v_now)
-          from (select e from unnest(v_events) e where e > v_now
-                 union all select null) e
-    );
+    return pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now);
+exception
+    -- It does not sleep then: others need not notify it.
+    when operator_intervention or object_not_in_prerequisite_state or transaction_rollback
+        or insufficient_resources
+    then
+        perform pgq._hold_waits('{}');
+        raise;
 end
 $$;
 revoke all on function @extschema@.pgq_wait(text[], interval) from public;
