@@ -34,6 +34,20 @@ HEAD = """\
 
 set local search_path = pg_catalog, pg_temp;
 
+-- What is new belongs to the owner of the rest, whose functions call it, whoever updates.
+do $role$
+declare
+    v_owner constant name := (
+        select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'pgq'
+    );
+begin
+    perform set_config('pgq.updater', current_setting('role'), true);
+    if current_user <> v_owner then
+        perform set_config('role', v_owner, true);
+    end if;
+end
+$role$;
+
 -- Nobody grants or updates meanwhile.
 lock table pgq.privilege in share update exclusive mode;
 
@@ -80,7 +94,10 @@ $lock$;
 
 # Privileges that were granted inside of the script would count as the extension's own, and not be
 # dumped: roles get those on new functions and views at the commit.
-TAIL = "insert into pgq.chore (regrant) values (true);\n"
+TAIL = """\
+insert into pgq.chore (regrant) values (true);
+select set_config('role', current_setting('pgq.updater'), true);
+"""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import asyncpg
 import pgq
+import portable
 import pytest
 import release
 from pgq import _sql
@@ -30,6 +31,18 @@ UPDATE = "alter extension pgq update"
 ALL = "{enqueue,consume,observe,manage}"
 STATEMENTS = Path(__file__).parent / "released"
 
+OWNERS = """
+    select distinct pg_get_userbyid(o) from (
+        select relowner from pg_class
+         where relnamespace = 'pgq'::regnamespace or relname like 'pgq\\_%'
+        union all select proowner from pg_proc
+         where pronamespace = 'pgq'::regnamespace or proname like 'pgq\\_%'
+        union all select typowner from pg_type
+         where typnamespace = 'pgq'::regnamespace or typname like 'pgq\\_%'
+        union all select nspowner from pg_namespace where nspname = 'pgq'
+    ) o (o)
+"""
+
 _numbers = itertools.count(1)
 
 
@@ -37,7 +50,8 @@ _numbers = itertools.count(1)
 def server() -> Iterator[Server]:
     """A server whose log tells of each wait for a lock that lasts half a second."""
     with serve(deadlock_timeout="500ms", log_lock_waits="on") as server:
-        server.psql("create role everyone; create role viewer")
+        server.psql("create role everyone; create role viewer; create role keeper")
+        server.psql("create role member; grant keeper to member")
         yield server
 
 
@@ -79,6 +93,40 @@ def test_an_upgraded_installation_is_like_a_fresh_one(server: Server, version: s
         == []
     )
     assert server.psql("select count(*) from pgq.chore", database=upgraded) == "0"
+
+
+@pytest.mark.parametrize("updater", ["postgres", "member", "keeper"])
+@pytest.mark.parametrize("way", ["extension", "script"])
+def test_what_an_update_adds_belongs_to_the_owner_of_the_rest(
+    server: Server, way: str, updater: str
+) -> None:
+    name = f"upgrade_{next(_numbers)}"
+    server.psql(f"create database {name} owner keeper")
+
+    def run(role: str, *scripts: str) -> str:
+        text = ";\n".join([f"set session authorization {role}", *scripts])
+        return server.psql(text, database=name)
+
+    if way == "extension":
+        run("keeper", f"create extension pgq version '{LAST}'")
+        update = UPDATE
+    else:
+        run("keeper", portable.plain(release.script(LAST).read_text(encoding="utf-8"), LAST))
+        path = release.ROOT / "dist" / f"pgq--{LAST}--{release.current()}.sql"
+        update = path.read_text(encoding="utf-8")
+    run("keeper", f"select pgq_grant('*', 'everyone', '{ALL}')")
+    who = "select current_user, current_setting('role')"
+    answer = run(updater, "set role postgres" * (updater == "postgres"), "begin", update, who)
+    role = "postgres" if updater == "postgres" else "none"
+    assert answer.splitlines()[-1] == f"{updater}|{role}"
+    run(updater, "begin", update, "commit")
+    assert run("keeper", OWNERS) == "keeper"
+    work = "select count(pgq_complete(id, token)) from pgq_dequeue()"
+    for worker in ("everyone", "keeper"):
+        run(worker, "select pgq_enqueue('1')")
+        assert run(worker, work) == "1"
+        run(worker, "select pgq_maintain()")
+        assert run(worker, "select count(*) from pgq_schedules") == "0"
 
 
 async def test_an_update_waits_for_an_open_transaction_without_stopping_the_queue(
