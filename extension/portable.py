@@ -124,13 +124,18 @@ def uninstall(statements: Iterable[str], signatures: Iterable[str]) -> str:
 
 
 def tle(comment: str, first: tuple[str, str], steps: Sequence[tuple[str, str, str]]) -> str:
-    """What gives pg_tle the first release, and how to get to the others: (old, new, script)."""
+    """What gives pg_tle the first release, and how to get to the others: (old, new, script).
+
+    It runs them by CREATE EXTENSION, so that they say what pg_dump has to carry along.
+    """
     return TLE.format(
         version=steps[-1][1] if steps else first[0],
         oldest=first[0],
         comment=comment,
-        script=_bare(first[1]),
-        steps="".join(STEP.format(old=o, new=n, script=_bare(script)) for o, n, script in steps),
+        script=ECHO.sub("", first[1]),
+        steps="".join(
+            STEP.format(old=o, new=n, script=ECHO.sub("", script)) for o, n, script in steps
+        ),
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 import release
 from pgserver import Server, ServerError
 
+from . import catalog
 from .conftest import serve
 from .pages import read, snippets
 
@@ -89,20 +90,22 @@ def script(name: str) -> str:
 
 def schema_of(server: Server, database: str) -> str:
     """Return all definitions of a database, as pg_dump writes them."""
-    command = ["pg_dump", "--schema-only", database]
+    lines = dump(server, database, "--schema-only").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("\\"))
+
+
+def dump(server: Server, database: str, *options: str) -> str:
+    """Return what pg_dump writes of a database."""
+    command = ["pg_dump", *options, database]
     environment = server.environment()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    lines = (line for line in done.stdout.splitlines() if not line.startswith("\\"))
-    return "\n".join(lines)
+    return done.stdout
 
 
 def restore(server: Server, database: str) -> str:
     """Dump a database and restore it as another one."""
-    command = ["pg_dump", database]
-    environment = server.environment()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     restored = new(server)
-    server.psql(done.stdout, database=restored)
+    server.psql(dump(server, database), database=restored)
     return restored
 
 
@@ -214,11 +217,30 @@ def test_pg_tle_is_given_each_release_once(server: Server, database: str) -> Non
     assert server.psql(calls, database=database).splitlines() == first
     server.psql(script("pgq-tle.sql"), database=database)
     assert server.psql(calls, database=database).splitlines() == [*first, first[-1]]
-    given = "select replace(script, '@extschema@', 'public') from pgtle.call where script <> ''"
-    for number in range(len(first) - 1):
-        text = server.psql(f"{given} order by n offset {number} limit 1", database=database)
-        run(server, database, f"begin;\n{text};\ncommit")
-    assert run(server, database, "select pgq_version()") == VERSION
+
+
+def test_what_pg_tle_is_given_makes_the_extension_that_dumps_carry_along() -> None:
+    with serve() as server:
+        server.psql("create role keeper login createdb")
+        usual = new(server)
+        run(server, usual, EXTENSION)
+        server.psql(TLE + script("pgq-tle.sql"))
+        [control] = server.directory.glob("**/extension/pgq.control")
+        for path in control.parent.glob("pgq--*.sql"):
+            path.unlink()
+        released = [*RELEASED, VERSION]
+        for number, step in enumerate([(RELEASED[0],), *itertools.pairwise(released)]):
+            given = "select script from pgtle.call where script <> '' order by n"
+            text = server.psql(f"{given} offset {number} limit 1")
+            control.with_name(f"pgq--{'--'.join(step)}.sql").write_text(text, encoding="utf-8")
+        database, restored = new(server), new(server)
+        run(server, database, EXTENSION)
+        described = catalog.describe(server, database)
+        assert catalog.differences(catalog.describe(server, usual), described) == []
+        run(server, database, "select pgq_create_queue('q'), pgq_enqueue('1', 'q')")
+        server.psql(dump(server, database), database=restored)
+        took = "select payload from pgq_pop(1, 'q')"
+        assert server.psql(took, database=restored) == "1"
 
 
 def test_the_examples_of_the_page_run(server: Server, database: str) -> None:
