@@ -73,7 +73,10 @@ _AT_A_TIME = 2
 
 _USUAL = Surroundings()
 _UNUSUAL = {
-    15: Surroundings(settings={"plan_cache_mode": "force_generic_plan"}, install="script"),
+    15: Surroundings(
+        settings={"plan_cache_mode": "force_generic_plan", "max_prepared_transactions": "10"},
+        install="script",
+    ),
     16: Surroundings(settings={"plan_cache_mode": "force_custom_plan"}, install="upgraded"),
     17: Surroundings(
         settings={
