@@ -447,7 +447,8 @@ async def test_a_place_in_a_parked_slot_is_not_before_its_lock_was_had(
     await a.execute("begin; lock table pgq.job_4 in share mode")
     async with started(b.execute(f"select {call}")) as parked:
         await waiting(c, b, parked)
-        await asyncio.sleep(0.4)
+        due = await c.fetchval("select clock_timestamp() + interval '300 ms'")
+        await until(lambda: c.fetchval("select clock_timestamp() > $1", due))
         had = await c.fetchval("select pgq._us(clock_timestamp())")
         await a.execute("commit")
         await within(parked)

@@ -271,13 +271,21 @@ async def test_a_keyed_bulk_that_takes_long_is_not_overlooked(
         "select pgq_enqueue_many(array_fill(jsonb '1', array[3]), run_at => now() + $1::text"
         "::interval, dedupe_keys => '{x,busy,y}')"
     )
+
+    async def is_old(xid: int) -> bool:
+        await settle_all(c)
+        await enqueue(c, 10)
+        await maintain(c)
+        old: bool = await c.fetchval("select pg_sequence_last_value('pgq.xid_old') > $1", xid)
+        return old
+
     async with started(b.fetch(call, run_at)) as added:
         await waiting(c, b, added)
-        for _ in range(30):
-            await settle_all(c)
-            await enqueue(c, 10)
-            await maintain(c)
-            await asyncio.sleep(0.1)
+        xid = await c.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+        # From then on nobody waits for those who were open at that time.
+        await until(lambda: is_old(xid))
+        for _ in range(10):
+            assert await is_old(xid)
         await a.execute("rollback")
         ids = {row[0] for row in await within(added)}
     seen = set[int]()
