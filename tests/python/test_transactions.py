@@ -381,8 +381,12 @@ async def test_prepared_transactions_turn_their_groups_when_they_commit(dsn: Dsn
 async def test_a_commit_that_mentions_preparing_does_what_commits_do(
     a: Connection, b: Connection
 ) -> None:
-    channel, heard = await b.fetchval("select pgq_channel('default')"), asyncio.Event()
-    await b.add_listener(channel, lambda *_: heard.set())
+    heard = asyncio.Event()
+
+    def hear(*_: object) -> None:
+        heard.set()
+
+    await b.add_listener(await b.fetchval("select pgq_channel('default')"), hear)
     await b.execute("select pgq_wait('{default}')")
     await b.execute("select pgq_wait('{default}')")
     ticked = "select coalesce(pg_sequence_last_value('pgq.last_tick'), 0)"
