@@ -2,9 +2,10 @@
 
     python3 extension/build.py [--check | --freeze NEXT]
 
-Beside it come the upgrade script from the last release, see upgrade.py, and in dist/ what installs
-pgq where no file can be put on the server, see portable.py. Scripts of releases are never written
-again: --freeze records those of this version, see release.py, and --check that none has changed.
+Beside it comes the upgrade script from the last release, see upgrade.py, and in the Python package,
+in _scripts, what installs pgq where no file can be put on the server, see portable.py. What an older
+build has left in these places is removed. Scripts of releases are never written again: --freeze
+records those of this version, see release.py, and --check that none has changed.
 
 What exists once per partition is written once. A block
 
@@ -27,7 +28,6 @@ import portable
 import release
 import upgrade
 
-PORTABLE = (release.ROOT / "dist", release.ROOT / "python" / "src" / "pgq" / "_scripts")
 RING = [{"slot": str(slot), "key": "id"} for slot in range(4)]
 PARKED = [{"slot": str(slot), "key": "due"} for slot in (4, 5)]
 FAMILIES = {
@@ -101,12 +101,11 @@ def write_portable_scripts(version: str, script: str) -> None:
         "pgq-tle.sql": portable.tle(release.comment(), (path[0], first), steps),
         **{f"pgq--{o}--{n}.sql": portable.plain_upgrade(text, o, n) for o, n, text in steps},
     }
-    for target in PORTABLE:
-        target.mkdir(parents=True, exist_ok=True)
-        for stale in target.glob("pgq*.sql"):
-            stale.unlink()
-        for name, text in files.items():
-            (target / name).write_text(text, encoding="utf-8")
+    release.PORTABLE.mkdir(parents=True, exist_ok=True)
+    for stale in release.PORTABLE.glob("*.sql"):
+        stale.unlink()
+    for name, text in files.items():
+        (release.PORTABLE / name).write_text(text, encoding="utf-8")
 
 
 def build() -> None:
@@ -115,6 +114,7 @@ def build() -> None:
     path = release.path(version)
     if version in path[:-1]:
         raise SystemExit(f"{version} is released, and its script is not written again")
+    release.remove_unreleased()
     script = write_install_script(version)
     if len(path) > 1:
         write_upgrade_script(path[-2], version, script)

@@ -15,7 +15,11 @@ CONTROL = ROOT / "extension" / "pgq.control"
 RELEASED = SQL / "released.sha256"
 STATEMENTS = ROOT / "tests" / "python" / "released"
 PACKAGE = ROOT / "python" / "src" / "pgq"
+PORTABLE = PACKAGE / "_scripts"
 CHANGELOG = ROOT / "CHANGELOG.md"
+
+# What the scripts and the statements of a release are made of.
+SOURCES = ("extension", "python/src")
 
 # Where the version stands.
 PLACES = {
@@ -52,6 +56,14 @@ def path(version: str) -> list[str]:
     return [*released, version]
 
 
+def remove_unreleased() -> None:
+    """Remove the scripts that were built, for this version or another one."""
+    released = _checksums()
+    for file in SQL.glob("pgq--*.sql"):
+        if file.name not in released:
+            file.unlink()
+
+
 def check() -> None:
     """Fail if a released script is not what it was, or a file tells another version."""
     faults = [
@@ -81,6 +93,7 @@ def freeze(successor: str) -> None:
     changes = CHANGELOG.read_text(encoding="utf-8")
     if heading not in changes:
         raise SystemExit(f"CHANGELOG.md has no section [{version}] with a date")
+    _check_tag(f"v{version}")
     before = path(version)[-2:]
     frozen = [script(version)] + ([script(*before)] if len(before) > 1 else [])
     with RELEASED.open("a", encoding="utf-8") as manifest:
@@ -94,8 +107,27 @@ def freeze(successor: str) -> None:
         place.write_text(text, encoding="utf-8")
     begun = f"## [Unreleased]\n\n{heading}"
     CHANGELOG.write_text(changes.replace(heading, begun, 1), encoding="utf-8")
-    subprocess.run(["git", "add", "--force", RELEASED, statements, *frozen], cwd=ROOT, check=True)
+    _git("add", "--force", "--", RELEASED, statements, *frozen)
     print(f"{version} is frozen: commit all of it")
+
+
+def _check_tag(tag: str) -> None:
+    """Fail unless what is here is what the tag of the release points to."""
+    if not _git("tag", "--list", tag):
+        raise SystemExit(f"there is no tag {tag}. Hint: git fetch --tags, or release it first")
+    differing = [
+        *_git("diff", "--name-only", f"refs/tags/{tag}", "--", *SOURCES),
+        *_git("ls-files", "--others", "--exclude-standard", "--", *SOURCES),
+    ]
+    if differing:
+        what = ", ".join(differing)
+        raise SystemExit(f"not what was released as {tag}: {what}. Hint: git checkout {tag}")
+
+
+def _git(*arguments: str | Path) -> list[str]:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def _setting(name: str) -> str:

@@ -24,6 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = Path("python", "src", "pgq", "_scripts")
 # The checkout may belong to another user, as in a container.
 GIT = ("git", "-c", f"safe.directory={ROOT}")
 BUILD_PACKAGE = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
@@ -43,7 +44,7 @@ def main() -> None:
         committed = _files(tree)
         _run(sys.executable, "extension/build.py", cwd=tree)
         archives = [_pgxn(tree, committed, output, epoch), *_python(tree, output, epoch)]
-        archives += [Path(shutil.copy(script, output)) for script in _files(tree / "dist")]
+        archives += [Path(shutil.copy(script, output)) for script in _files(tree / SCRIPTS)]
     for archive in archives:
         print(os.path.relpath(archive))
 

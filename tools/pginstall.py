@@ -1,7 +1,7 @@
 """Installs pgq in a database, in the way that the environment variable PGQ_TEST_INSTALL names.
 
 "extension" (the default) is CREATE EXTENSION; "upgraded" the same of the first release, updated to
-this version; "script" runs dist/pgq.sql.
+this version; "script" runs the script that needs no files on the server.
 """
 
 import os
@@ -11,6 +11,8 @@ from pgserver import Server
 
 INSTALL = "PGQ_TEST_INSTALL"
 WAYS = ("extension", "upgraded", "script")
+
+SCRIPTS = bootstrap.ROOT / "python" / "src" / "pgq" / "_scripts"
 
 _OLDEST = """
     select version from pg_available_extension_versions where name = 'pgq'
@@ -22,8 +24,7 @@ def install(server: Server, database: str | None = None, way: str | None = None)
     """Install pgq in a database of a running server, in the given way rather than the named one."""
     way = way or os.environ.get(INSTALL, WAYS[0])
     if way == "script":
-        script = bootstrap.ROOT / "dist" / "pgq.sql"
-        server.psql(script.read_text(encoding="utf-8"), database=database)
+        server.psql((SCRIPTS / "pgq.sql").read_text(encoding="utf-8"), database=database)
     elif way == "upgraded":
         oldest = server.psql(_OLDEST, database=database)
         server.psql(f"create extension pgq version '{oldest}'", database=database)
@@ -35,7 +36,6 @@ def install(server: Server, database: str | None = None, way: str | None = None)
 def uninstall(server: Server, database: str) -> None:
     """Remove pgq from a database again, however it was installed."""
     if os.environ.get(INSTALL) == "script":
-        script = bootstrap.ROOT / "dist" / "pgq-uninstall.sql"
-        server.psql(script.read_text(encoding="utf-8"), database=database)
+        server.psql((SCRIPTS / "pgq-uninstall.sql").read_text(encoding="utf-8"), database=database)
     else:
         server.psql("drop extension pgq", database=database)

@@ -12,6 +12,7 @@ from pathlib import Path
 import portable
 import pytest
 import release
+from pginstall import SCRIPTS
 from pgserver import Server, ServerError
 
 from . import catalog
@@ -20,7 +21,6 @@ from .pages import read, snippets
 
 pytestmark = pytest.mark.once
 
-DIST = Path(__file__).resolve().parents[2] / "dist"
 VERSION = release.current()
 RELEASED = release.path(VERSION)[:-1]
 EXTENSION = "create extension pgq"
@@ -85,7 +85,7 @@ def run(server: Server, database: str, *scripts: str) -> str:
 
 
 def script(name: str) -> str:
-    return (DIST / name).read_text(encoding="utf-8")
+    return (SCRIPTS / name).read_text(encoding="utf-8")
 
 
 def schema_of(server: Server, database: str) -> str:
@@ -243,14 +243,15 @@ def test_what_pg_tle_is_given_makes_the_extension_that_dumps_carry_along() -> No
         assert server.psql(took, database=restored) == "1"
 
 
-def test_the_examples_of_the_page_run(server: Server, database: str) -> None:
+def test_the_examples_of_the_page_run(server: Server, database: str, tmp_path: Path) -> None:
+    (tmp_path / "dist").symlink_to(SCRIPTS)
     first, *rest = snippets(read("docs/install.md"), "sh")
     environment = {**server.environment(), "PGUSER": "keeper"}
     for name, commands in ((new(server), first), (database, "".join(rest))):
         path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
         subprocess.run(
             ["bash", "-e", "-c", commands],
-            cwd=DIST.parent,
+            cwd=tmp_path,
             env={**environment, "PGDATABASE": name, "PATH": path},
             check=True,
         )
