@@ -6,14 +6,29 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from pathlib import Path
-
 import pytest
+import yaml
+from bootstrap import ROOT
 from pgserver import Server
 
 pytestmark = pytest.mark.once
 
-DEMO = Path(__file__).resolve().parents[2] / "docker"
+DEMO = ROOT / "docker"
+
+
+def test_each_image_is_built_by_one_service() -> None:
+    """Two that build the same image do it at the same time, and one of them may fail."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+
+    def needed(name: str) -> set[str]:
+        direct = services[name].get("depends_on", {})
+        return {*direct}.union(*(needed(other) for other in direct))
+
+    builders = {service["image"]: name for name, service in services.items() if "build" in service}
+    for name, service in services.items():
+        builder = builders[service["image"]]
+        assert service["pull_policy"] == ("build" if name == builder else "never")
+        assert name == builder or ("build" not in service and builder in needed(name))
 
 
 async def read_line(process: Process) -> str:
