@@ -14,6 +14,8 @@ PGQ_WHEEL        := .venv/pgq.installed
 PGQ_WHEEL_INPUT  := $(wildcard python/*.toml python/*.md) \
     $(shell find python/src \( -name __pycache__ -o -name '*.egg-info' \) -prune -o -print)
 PGQ_PLAYGROUND   := docs/playground/built/pgq.tar.gz
+PGQ_RELEASED     := $(shell sed 's/.* //' extension/sql/released.sha256)
+PGQ_SQL_TESTS    ?= tests/sql
 PG_CONFIG        ?= pg_config
 
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
@@ -23,8 +25,11 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# What a target needs is made in the order in which it is named.
+.NOTPARALLEL:
 .PHONY: all help setup demo-setup build demo test test-matrix test-installs test-clients test-docker \
-    test-site lint format docs playground reference bench freeze install uninstall dist deb clean
+    test-site lint format docs playground reference bench freeze install uninstall installcheck \
+    dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -112,6 +117,16 @@ install: $(PGQ_SQL) ## install the extension into the server of PG_CONFIG
 uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 	$(MAKE) -C extension uninstall PG_CONFIG="$(PG_CONFIG)"
 
+# In a new database, as a superuser, whom the variables of libpq name. Autovacuum could hold a lock
+# for longer than pgq_drop_queue waits: best is a server without it.
+installcheck: ## run the pgTAP tests on the running server of PG_CONFIG, which has pgq and pgTAP
+	PATH="$$($(PG_CONFIG) --bindir):$$PATH" PGDATABASE=contrib_regression sh -euc ' \
+	    dropdb --if-exists contrib_regression; \
+	    createdb contrib_regression; \
+	    psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 \
+	        --command "create extension pgtap" --command "create extension pgq"; \
+	    pg_prove --recurse --ext .sql $(PGQ_SQL_TESTS)'
+
 dist: demo-setup ## build what is released, from the last commit, into dist/
 	$(PGQ_PYTHON) tools/make_dist.py
 
@@ -132,5 +147,6 @@ test-docker: ## run the pgTAP tests in the official image, PG_MAJOR=18; needs on
 
 clean: ## remove all that the other targets made
 	rm -rf .venv .venv-bench .cache dist docs/playground/built python/build python/src/*.egg-info
-	rm -rf $(PGQ_SQL) python/src/pgq/_scripts
+	rm -rf $(filter-out $(PGQ_RELEASED:%=extension/sql/%),$(wildcard extension/sql/pgq--*.sql))
+	rm -rf python/src/pgq/_scripts
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,16 +6,19 @@ import asyncio
 import hashlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import bootstrap
 import pytest
 from bootstrap import ROOT
 from pgserver import Server
 
 from .pages import read, snippets
+from .programs import run_program
 
 README = read("README.md")
 FEATURES = read("docs/features.md")
@@ -172,15 +175,49 @@ def test_the_workflows_call_make_targets_that_exist() -> None:
     assert {target for call in calls for target in call.split()} <= set(list_make_targets())
 
 
+def test_make_does_one_target_after_the_other() -> None:
+    """As `make -j8 build` shall not build a wheel before its tools are there."""
+    assert re.search(r"^\.NOTPARALLEL:$", read("Makefile"), re.MULTILINE)
+
+
 def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     pg_config: Path, tmp_path: Path
 ) -> None:
-    command = ["make", "install", f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path / 'root'}"]
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    def make(target: str) -> str:
+        """Return what is said if that is refused."""
+        command = ["make", target, f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path / 'root'}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stderr if done.returncode else ""
+
+    assert make("install") == ""
     [control] = (tmp_path / "root").glob("**/extension/pgq.control")
-    assert [*control.parent.glob("pgq--*.sql")]
-    control.write_text("comment = 'somebody else'\n", encoding="utf-8")
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert refused.returncode != 0
-    assert "belongs to another extension" in refused.stderr
-    assert control.read_text(encoding="utf-8") == "comment = 'somebody else'\n"
+    scripts = [*control.parent.glob("pgq--*.sql")]
+    assert scripts
+    control.write_text("comment = 'another one of pgq'\n", encoding="utf-8")
+    assert make("install") == "", "the comment is not what counts"
+    assert "another one" not in control.read_text(encoding="utf-8")
+    for script in scripts:
+        script.unlink()
+    (control.parent / "pgq--3.5.sql").write_text("select 1;", encoding="utf-8")
+    for target in ("install", "uninstall"):
+        assert "belongs to another extension" in make(target)
+    assert {path.name for path in control.parent.iterdir()} == {"pgq.control", "pgq--3.5.sql"}
+
+
+def test_make_installcheck_runs_the_tests_on_a_running_server(tmp_path: Path) -> None:
+    pg_prove, variables = bootstrap.pg_prove()
+    program = tmp_path / "pg_prove"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(pg_prove)} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    with Server(18, {"fsync": "off", "autovacuum": "off"}, ["pgtap"]) as server:
+        environment = server.environment()
+        path = os.pathsep.join([str(tmp_path), environment["PATH"]])
+        pg_config = Path(environment["PG_BIN"]) / "pg_config"
+        for _ in range(2):
+            output = run_program(
+                *("make", "installcheck", f"PG_CONFIG={pg_config}"),
+                "PGQ_SQL_TESTS=tests/sql/10_functions.sql",
+                cwd=ROOT,
+                env={**environment, **variables, "PATH": path},
+            )
+            assert "tests/sql/10_functions.sql .. ok" in output
