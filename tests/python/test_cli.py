@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -238,6 +239,15 @@ def test_without_files_the_script_installs_and_upgrades(empty: Cli, server: Serv
             "ok"
         }
     assert empty.json("install")["way"] == "script"
+
+
+def test_a_package_without_scripts_says_so(
+    empty: Cli, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with without_files(server), monkeypatch.context() as patch:
+        patch.setattr("pgq._cli.extension.SCRIPTS", tmp_path / "_scripts")
+        assert "without the scripts. Hint: Install a released" in empty.fails(1, "install")
+    assert "is installed now" in empty.ok("install")
 
 
 def test_where_pg_tle_is_it_is_given_the_extension(empty: Cli, server: Server) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import asyncpg
@@ -19,6 +19,10 @@ Way: TypeAlias = Literal["CREATE EXTENSION", "pg_tle", "script"]
 FILES_HINT: Final = (
     "In a checkout of pgq, on the machine of the server: "
     "make install PG_CONFIG=/path/to/the/server's/pg_config"
+)
+SCRIPTS: Final = Path(__file__).parents[1] / "_scripts"
+SCRIPTS_HINT: Final = (
+    "Install a released package, or one from a checkout in which make all has run"
 )
 SKYTOOLS: Final = "this is the PgQ of Skytools, which is called pgq, too"
 
@@ -146,7 +150,7 @@ async def _look(client: Client) -> Extension:
 
 def _steps(version: str) -> list[str]:
     """Return the names of the scripts that lead from a version to that of this package."""
-    names = sorted(entry.name for entry in (files("pgq") / "_scripts").iterdir())
+    names = sorted(entry.name for entry in _scripts().iterdir())
     steps: list[str] = []
     while version != PACKAGE:
         step = next((name for name in names if name.startswith(f"pgq--{version}--")), None)
@@ -158,8 +162,15 @@ def _steps(version: str) -> list[str]:
 
 
 async def _run_script(client: Client, name: str) -> None:
-    script = (files("pgq") / "_scripts" / name).read_text(encoding="utf-8")
-    await client.connection.execute(script)
+    script = _scripts() / name
+    await client.connection.execute(script.read_text(encoding="utf-8"))
+
+
+def _scripts() -> Path:
+    """Return the directory of the scripts that are part of this package."""
+    if not SCRIPTS.is_dir():
+        raise Failure(f"this package was built without the scripts. Hint: {SCRIPTS_HINT}")
+    return SCRIPTS
 
 
 def _say(found: Extension, what: str) -> None:
