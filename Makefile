@@ -117,8 +117,7 @@ install: $(PGQ_SQL) ## install the extension into the server of PG_CONFIG
 uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 	$(MAKE) -C extension uninstall PG_CONFIG="$(PG_CONFIG)"
 
-# In a new database, as a superuser, whom the variables of libpq name. Autovacuum could hold a lock
-# for longer than pgq_drop_queue waits: best is a server without it.
+# In a new database, as the superuser whom the variables of libpq name.
 installcheck: ## run the pgTAP tests on the running server of PG_CONFIG, which has pgq and pgTAP
 	PATH="$$($(PG_CONFIG) --bindir):$$PATH" PGDATABASE=contrib_regression sh -euc ' \
 	    dropdb --if-exists contrib_regression; \
@@ -131,6 +130,7 @@ dist: demo-setup ## build what is released, from the last commit, into dist/
 	$(PGQ_PYTHON) tools/make_dist.py
 
 # Built outside of the project: PGXS cannot cope with a blank in a path.
+deb: export PG_SUPPORTED_VERSIONS ?= installed
 deb: ## build Debian packages of the last commit into dist/, one for each server's version
 	mkdir -p dist
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && mkdir "$$scratch/pgq" \
