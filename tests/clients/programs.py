@@ -28,6 +28,10 @@ def django(place: Path) -> list[str]:
     return [sys.executable, "-W", "error", str(HERE / "client_django.py")]
 
 
+def sqlalchemy(place: Path) -> list[str]:
+    return [sys.executable, "-W", "error", str(HERE / "client_sqlalchemy.py")]
+
+
 def node(place: Path) -> list[str]:
     """Modules are looked for beside the program."""
     shutil.copy(HERE / "client.mjs", place)
@@ -76,7 +80,7 @@ def c(place: Path) -> list[str]:
 
 BUILDERS: dict[str, Callable[[Path], list[str]]] = {
     builder.__name__: builder
-    for builder in (psql, python, django, node, perl, ruby, php, java, go, c)
+    for builder in (psql, python, django, sqlalchemy, node, perl, ruby, php, java, go, c)
 }
 
 

@@ -26,12 +26,13 @@ STEPS = [
     "an unknown queue is refused with 42704",
     "a sleeping consumer is woken",
 ]
-DJANGO_STEPS = [
+MAPPED_STEPS = [
     "enqueue commits with its transaction",
     "complete commits with its transaction",
     "pop ends with its transaction",
 ]
-CLIENTS = [name for name in BUILDERS if name != "django"]
+MAPPERS = ["django", "sqlalchemy"]
+CLIENTS = [name for name in BUILDERS if name not in MAPPERS]
 PREPARES = [False, True] if can_prepare() else [False]
 # PgBouncer keeps statements that have a name (not Go's) and are not dropped with SQL (as older
 # drivers of Perl and PHP do).
@@ -61,16 +62,16 @@ def test_a_client_does_every_step_but_listen_behind_pgbouncer(
     assert run(program, environment | pooler) == tap(STEPS[:-1])
 
 
-@pytest.mark.parametrize("program", ["django"], indirect=True)
-def test_django_does_its_steps(program: list[str], environment: dict[str, str]) -> None:
-    assert run(program, environment) == tap(DJANGO_STEPS)
+@pytest.mark.parametrize("program", MAPPERS, indirect=True)
+def test_a_mapper_does_its_steps(program: list[str], environment: dict[str, str]) -> None:
+    assert run(program, environment) == tap(MAPPED_STEPS)
 
 
-@pytest.mark.parametrize(("pooler", "program"), [(False, "django")], indirect=True)
-def test_django_does_its_steps_behind_pgbouncer(
+@pytest.mark.parametrize(("pooler", "program"), [(False, name) for name in MAPPERS], indirect=True)
+def test_a_mapper_does_its_steps_behind_pgbouncer(
     pooler: dict[str, str], program: list[str], environment: dict[str, str]
 ) -> None:
-    assert run(program, environment | pooler) == tap(DJANGO_STEPS)
+    assert run(program, environment | pooler) == tap(MAPPED_STEPS)
 
 
 @pytest.mark.parametrize("pooler", PREPARES, indirect=True)

@@ -19,7 +19,7 @@ PROGRAMS = {
     "js": ["client.mjs"],
     "perl": ["client.pl"],
     "php": ["client.php"],
-    "python": ["client.py", "client_django.py"],
+    "python": ["client.py", "client_django.py", "client_sqlalchemy.py"],
     "ruby": ["client.rb"],
     "sql": ["client.sql"],
 }
