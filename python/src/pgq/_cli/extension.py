@@ -21,9 +21,7 @@ FILES_HINT: Final = (
     "make install PG_CONFIG=/path/to/the/server's/pg_config"
 )
 SCRIPTS: Final = Path(__file__).parents[1] / "_scripts"
-SCRIPTS_HINT: Final = (
-    "Install a released package, or one from a checkout in which make all has run"
-)
+SCRIPTS_HINT: Final = "Install a released package, or one from a checkout in which make all has run"
 SKYTOOLS: Final = "this is the PgQ of Skytools, which is called pgq, too"
 
 
