@@ -2,10 +2,10 @@
 
     python3 extension/build.py [--check | --freeze NEXT]
 
-Beside it comes the upgrade script from the last release, see upgrade.py, and in the Python package,
-in _scripts, what installs pgq where no file can be put on the server, see portable.py. What an older
-build has left in these places is removed. Scripts of releases are never written again: --freeze
-records those of this version, see release.py, and --check that none has changed.
+Beside it comes the upgrade script from the last release, see upgrade.py, and in _scripts of the
+Python package what installs pgq where no file can be put on the server, see portable.py. What an
+older build has left in these places is removed. Scripts of releases are never written again:
+--freeze records those of this version, see release.py, and --check that none has changed.
 
 What exists once per partition is written once. A block
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+
 import pytest
 import yaml
 from bootstrap import ROOT
