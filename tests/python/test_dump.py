@@ -140,7 +140,7 @@ def sequences(server: Server, database: str) -> dict[str, int]:
 def run(server: Server) -> Run:
     """Run a client program of PostgreSQL that fits the server, and return what it prints."""
     # Newer ones write settings that an older server does not know.
-    programs = pgfind.find(16 if server.major <= 16 else 18).bin
+    programs = pgfind.find(16 if server.major <= 16 else max(18, server.major)).bin
 
     def run(program: str, *arguments: str | Path, **variables: str) -> str:
         done = subprocess.run(

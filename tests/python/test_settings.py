@@ -147,8 +147,11 @@ def role(server: Server) -> Iterator[None]:
 
 @pytest.mark.usefixtures("role")
 @pytest.mark.parametrize("settings", SETTINGS)
-async def test_settings_do_not_matter(dsn: Dsn, settings: str) -> None:
-    async with sessions(dsn, 1, **SETTINGS[settings]) as (session,):
+async def test_settings_do_not_matter(server: Server, dsn: Dsn, settings: str) -> None:
+    chosen = SETTINGS[settings]
+    if settings == "backslashes" and server.major > 18:
+        chosen = {}  # all strings are the standard ones
+    async with sessions(dsn, 1, **chosen) as (session,):
         assert await tour(session) == EXPECTED
 
 
