@@ -466,6 +466,34 @@ async def test_pop_does_not_bring_the_next_tick_forward(a: Connection) -> None:
     assert await a.fetchval(f"select {register}") == later
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select pgq_cancel_all('default')",
+        "select pgq_enqueue('1', after => array(select id from pgq.job order by id))",
+    ],
+)
+@pytest.mark.parametrize("differ", ["slots", "lanes"])
+async def test_calls_that_lock_many_jobs_do_so_in_the_order_of_receipts(
+    a: Connection, b: Connection, c: Connection, differ: str, call: str
+) -> None:
+    # The first one has the lower id, and the later place.
+    if differ == "lanes":
+        await a.execute("select pgq_enqueue('1', priority => p) from unnest('{5,0}'::int[]) p")
+    else:
+        await enqueue(a, 2)
+        (job,) = await dequeue(a)
+        await a.execute("select pgq_release($1, $2)", *job)
+    low, high = sorted(await dequeue(a, 2))
+    await c.execute("begin")
+    await c.fetch("select from pgq.job where id = $1 for update", high[0])
+    async with started(a.fetch(call)) as locking:
+        await waiting(c, a, locking)
+        assert await within(b.fetchval("select pgq_heartbeat($1::int8, $2::int8)", *low), 5)
+        await c.execute("commit")
+        await within(locking)
+
+
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 async def test_cancelling_waits_for_a_completion_and_then_decides(

@@ -125,7 +125,11 @@ declare
 begin
     open := array[]::bigint[];
     is_hopeless := false;
-    for v_id in select distinct a from unnest(p_after) a order by 1 loop
+    for v_id in
+        select a.id
+          from (select distinct unnest(p_after)) a (id), pgq._find(a.id) j
+         order by j.slot, j.lane, a.id
+    loop
         continue when not ({is_owner} or pgq._may_await(v_id));
         v_job := pgq._find_for_waiter(v_id);
         continue when v_job.id is null;

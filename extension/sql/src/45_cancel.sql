@@ -107,7 +107,8 @@ begin
     perform pgq._check_not_null('force', force is null), pgq._check_moved();
     for v_id in
         select j.id from pgq.job j
-         where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id) order by j.id
+         where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
+         order by j.slot, j.lane, j.id
     loop
         if @extschema@.pgq_cancel(v_id, force) then
             v_count := v_count + 1;
