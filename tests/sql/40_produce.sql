@@ -2,7 +2,7 @@
  * pgq_enqueue, pgq_enqueue_many.
  */
 begin;
-select plan(66);
+select plan(71);
 \ir support/clock.psql
 
 -- What a job is like.
@@ -137,6 +137,24 @@ select is(
 select is(
     (select pg_temp.take(1, 'q', '1 ms') from pgq_enqueue('32767', 'q', 32767)), '{32767}',
     'and the highest');
+
+-- Lanes are of all queues together: none takes more than its share.
+select pgq_create_queue('wide'), pgq_create_queue('other') \g /dev/null
+select count(pgq_enqueue('1', 'wide', p)) from generate_series(1, 999) p \g /dev/null
+select throws_ok(
+    $$ select pgq_enqueue('1', 'wide', 1000) $$, '54000',
+    'queue "wide" has 1000 priorities already', 'a queue has at most 1000 priorities');
+select throws_ok(
+    $$ select pgq_enqueue_many('{1,2}', 'wide', -1, run_at => pgq._now() + '1 hour') $$, '54000',
+    null, 'whichever call would use one more');
+select lives_ok(
+    $$ select pgq_enqueue('1', 'wide', 0), pgq_enqueue('1', 'wide', 999) $$,
+    'those that it has stay usable');
+select lives_ok(
+    $$ select pgq_enqueue('1', 'wide', 999, expires_at => pgq._now() + '1 hour') $$,
+    'also for jobs that must start by a time');
+select lives_ok(
+    $$ select pgq_enqueue('1', 'other', 1000) $$, 'and other queues do not notice');
 
 select * from finish();
 rollback;

@@ -2,7 +2,7 @@
  * pgq_create_queue, pgq_configure_queue, pgq_drop_queue, pgq_pause, pgq_resume.
  */
 begin;
-select plan(111);
+select plan(112);
 \ir support/clock.psql
 
 create temp view setting as
@@ -43,6 +43,9 @@ select lives_ok(
 select throws_ok(
     format('select pgq_create_queue(%L)', repeat('x', 201)), '22023', null, 'but not 201');
 select throws_ok($$ select pgq_create_queue('') $$, '22023', null, 'nor none');
+select throws_ok(
+    $$ select pgq_create_queue('*', if_not_exists => true) $$, '22023',
+    'a queue''s name must not be "*"', 'nor be what stands for all queues in grants');
 
 create temp table bad (arguments text, code text, description text);
 insert into bad values

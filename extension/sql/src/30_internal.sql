@@ -234,6 +234,11 @@ $$;
 comment on function pgq._check_receipts(bigint[], bigint[]) is
 'raises 22004 for a null array or element and 22023 for different lengths';
 
+-- Of one queue, so that no role that may enqueue into it can take all lanes of the database.
+--@ define most_priorities
+1000
+--@ end
+
 create function pgq._add_lane(p_queue_id integer, p_priority smallint, p_expiring boolean)
 returns integer
 language plpgsql
@@ -242,6 +247,15 @@ as $$
 declare
     v_lane integer;
 begin
+    if (select count(distinct l.priority) filter (where l.priority <> p_priority)
+          from pgq.lane l where l.queue_id = p_queue_id) >= {most_priorities}
+    then
+        raise exception 'queue "%" has {most_priorities} priorities already',
+                (select q.name from pgq.queue q where q.id = p_queue_id)
+            using errcode = 'program_limit_exceeded',
+                  detail = 'A priority that was used once counts until the queue is dropped.',
+                  hint = 'Use a few priorities, and group_key to tell customers apart.';
+    end if;
     -- A token has 16 bits for the lane.
     for v_try in 1..65535 loop
         v_lane := nextval('pgq.lane_id')::integer;

@@ -120,7 +120,8 @@ comment on function
 'completed; after_on_dead: if one of them dies or is cancelled, it is dead, too (''die''), or '
 'waits until that one is retried (''wait''). Errors: 42704 unknown queue; 22004 null payload, '
 'queue or priority; 22003 priority; 22023 other values; 23505; 40001; 53400 the queue has '
-'max_ready jobs; 54000 the payload is longer than its max_payload; 0A000 after with a group_key.';
+'max_ready jobs; 54000 the payload is longer than its max_payload, or the priority would be its '
+'1001st; 0A000 after with a group_key.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],

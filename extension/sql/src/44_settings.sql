@@ -201,6 +201,11 @@ begin
         raise exception 'a queue''s name must have 1 to 200 characters, not %', length(p_name)
             using errcode = 'invalid_parameter_value';
     end if;
+    if p_name = '*' then
+        raise exception 'a queue''s name must not be "*"'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'For pgq_grant it means all queues. Choose another name.';
+    end if;
 end
 $$;
 comment on function pgq._check_queue_name(text) is 'raises 22004 for null, 22023 for a bad name';

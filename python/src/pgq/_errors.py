@@ -82,7 +82,7 @@ class QueueFull(Error):
 
 
 class PayloadTooLong(Error):
-    """The payload is longer than the queue's `max_payload`."""
+    """The payload is longer than the queue's `max_payload`, or its priority one too many."""
 
 
 class JobHeld(Error):

@@ -134,7 +134,7 @@ class Queue:
         Raises:
             DuplicateKey: with on_duplicate="error".
             QueueFull: the queue has as many ready jobs as it may have.
-            PayloadTooLong: for this queue.
+            PayloadTooLong: for this queue; or it has 1,000 other priorities.
             NotSupported: `after` together with `group_key`.
         """
         job_id: JobId = await self._value(
