@@ -413,6 +413,10 @@ def test_purge_asks_unless_told_not_to(pgq: Cli) -> None:
     assert pgq.json("queues")[0]["ready"] == 1
     assert pgq.json("purge", "default", "--state", "dead", "--yes")["deleted"] == 0
     assert pgq.json("purge", "default", stdin="y\n") == {"queue": "default", "deleted": 1}
+    pgq.ok("enqueue", "default", "1")
+    pgq.ok("cancel", "--queue", "default", "--all")
+    purge = ("purge", "default", "--state", "completed", "--state", "cancelled", "--yes")
+    assert pgq.json(*purge)["deleted"] == 1
 
 
 # Jobs

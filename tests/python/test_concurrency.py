@@ -521,3 +521,23 @@ async def test_a_cancelled_head_is_followed_by_the_next_of_its_group(a: Connecti
     assert not await a.fetchval("select pgq_cancel($1)", second)
     await a.execute("select pgq_fail(id, token) from pgq.job where id = $1", second)
     assert [job_id for job_id, _ in await dequeue(a, 9)] == [third]
+
+
+@pytest.mark.parametrize("settings", ["", ", run_at => now() + '1 hour'", ", group_keys => '{g}'"])
+async def test_a_job_is_not_older_than_its_queue_which_it_has_waited_for(
+    a: Connection, b: Connection, c: Connection, settings: str
+) -> None:
+    await a.execute("select pgq_create_queue('q')")
+    await a.execute("begin")
+    await a.execute("select pgq_drop_queue('q')")
+    call = b.fetchval(f"select pgq_enqueue_many('{{1}}', 'q'{settings})")
+    async with started(call) as enqueueing:
+        await waiting(c, b, enqueueing)
+        await a.execute("select pgq_create_queue('q')")
+        await a.execute("commit")
+        job_id = await within(enqueueing)
+    assert await a.fetchval(
+        "select j.enqueued_at >= q.created_at from pgq.job j, pgq.queue q"
+        " where j.id = $1 and q.name = 'q'",
+        job_id,
+    )

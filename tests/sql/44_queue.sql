@@ -2,7 +2,7 @@
  * pgq_create_queue, pgq_configure_queue, pgq_drop_queue, pgq_pause, pgq_resume.
  */
 begin;
-select plan(112);
+select plan(119);
 \ir support/clock.psql
 
 create temp view setting as
@@ -172,6 +172,28 @@ select throws_ok(
     $$ select pgq_enqueue('1', 'force') $$, '42704', null, 'it takes no jobs any more');
 select pgq_create_queue('force') \g /dev/null
 select is(pg_temp.take(9, 'force'), '{}', 'a new one of that name starts empty');
+
+-- A new queue of that name has none of the finished jobs either.
+select pgq_create_queue('twice', dedupe_for => '1 day') \g /dev/null
+select pgq_enqueue('"old"', 'twice', dedupe_key => 'k') as old \gset
+select pgq_pop(1, 'twice') \g /dev/null
+select pgq_cancel(pg_temp.add('no', 'twice')), pg_temp.wait('1 s') \g /dev/null
+select pgq_drop_queue('twice') \g /dev/null
+select pgq_create_queue('twice', dedupe_for => '1 day') \g /dev/null
+select is(
+    (select q.created_at from pgq.queue q where q.name = 'twice'), pgq._now(),
+    'a queue is as old as the clock says');
+select is(
+    pgq_purge('twice', '{completed,cancelled,dead}'), 0::bigint,
+    'a new queue of the name of a dropped one has nothing to purge');
+select is((select g.state from pgq_get(:old) g), 'completed',
+    'what the old one has completed is there for who may observe all queues');
+select pgq_enqueue('"new"', 'twice', dedupe_key => 'k') as new \gset
+select isnt(:new::bigint, :old::bigint, 'its dedupe keys are not held');
+select pgq_pop(1, 'twice'), pg_temp.wait('1 s') \g /dev/null
+select is(pgq_enqueue('1', 'twice', dedupe_key => 'k'), :new::bigint, 'those of the new one are');
+select is(pgq_purge('twice', '{completed}'), 1::bigint, 'until its jobs are purged');
+select isnt(pgq_enqueue('1', 'twice', dedupe_key => 'k'), :new::bigint, 'and the keys with them');
 
 -- Unknown queues, in every function.
 select throws_ok('select ' || call, '42704', null, call || ' refuses an unknown queue')

@@ -2,7 +2,7 @@
  * pgq_cancel, pgq_retry, pgq_retry_dead, pgq_purge.
  */
 begin;
-select plan(53);
+select plan(57);
 \ir support/clock.psql
 
 -- A job of each state in a queue, called by the state.
@@ -135,6 +135,13 @@ select is(
 select is(
     array(select a.payload #>> '{}' from pgq.archive a where a.queue = 'p4'), '{completed}',
     'also the completed ones');
+select is(pgq_purge('p4', '{cancelled}'), 0::bigint, 'no job has been cancelled');
+select is(pgq_purge('p4', '{completed}'), 1::bigint, 'only completed jobs');
+select pgq_cancel(pg_temp.add('cancelled', 'p4')) \g /dev/null
+select is(pgq_purge('p4', '{completed,cancelled}'), 1::bigint, 'only cancelled jobs');
+select is(
+    array(select a.queue || a.state from pgq.archive a where a.queue in ('p3', 'p4') order by 1),
+    '{p3completed,p3dead}', 'those of other queues stay');
 select is(pgq_purge('p4', '{waiting}'), 0::bigint, 'no job waits behind a group');
 select is(pgq_purge('p4', '{}'), 0::bigint, 'no state, no job');
 select is(
@@ -143,7 +150,7 @@ select throws_ok(
     format('select pgq_purge(%L, %L)', 'p5', states), code, null, 'purge: ' || description)
   from (values
     ('{active}', '22023', 'active is no state to purge'),
-    ('{ready,completed}', '22023', 'nor is completed'),
+    ('{completed,expired}', '22023', 'nor is expired'),
     ('{Ready}', '22023', 'nor what is no state'),
     ('{ready,null}', '22004', 'a null among the states is refused'),
     (null, '22004', 'null for the states is refused')

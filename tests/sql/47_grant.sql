@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(104);
+select plan(109);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -394,6 +394,29 @@ select is(pg_temp.code('bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'which is 
 select pgq_revoke('*', 'bob', '{consume}') \g /dev/null
 select is(pg_temp.code('bob', $$ select pgq_pop(1, 'late') $$), '42501', 'but for all');
 select is_empty($$ select pg_temp.not_refused('bob') $$, 'and leaves nothing');
+
+-- A new queue of the name of a dropped one: what that left is not of it.
+select pgq_create_queue('again') \g /dev/null
+select pgq_enqueue('"done"', 'again') as done, pgq_enqueue('"off"', 'again') as off \gset
+select pgq_cancel(:off), pgq_pop(1, 'again'), pg_temp.wait('1 s') \g /dev/null
+select pgq_drop_queue('again') \g /dev/null
+select pgq_create_queue('again') \g /dev/null
+select pgq_grant('again', 'ann', '{enqueue,observe,manage}') \g /dev/null
+select pgq_enqueue('"new"', 'again') as new \gset
+select is(
+    pg_temp.ask('ann', $$ select payload #>> '{}' from pgq_jobs where queue = 'again' $$), '(new)',
+    'who may observe a new queue does not see jobs of an old one of its name');
+select is(pg_temp.ask('ann', format('select pgq_get(i) from unnest(array[%s, %s]) i', :done, :off)),
+    'nothing', 'nor one of them by its id');
+select is(pg_temp.ask('chief', $$ select count(*) from pgq_jobs where queue = 'again' $$), '(3)',
+    'who may observe all queues does');
+select pg_temp.after('ann', format('{%s}', :off)) \g /dev/null
+select pg_temp.commit() \g /dev/null
+select results_eq($$ select * from mine $$, array[false],
+    'who may enqueue into the new one does not learn what has become of them');
+select is(pg_temp.ask('ann', $$ select pgq_purge('again', '{completed,cancelled}') $$), '(0)',
+    'and who manages it deletes none of them');
+select pgq_purge('a'), pgq_drop_queue('again', true) \g /dev/null
 
 -- Managing one queue.
 select is(pg_temp.code('ann', $$ select pgq_grant('a', 'bob', '{enqueue}') $$), 'ok', 'who manages a queue grants on it');

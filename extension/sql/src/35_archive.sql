@@ -1,6 +1,13 @@
 /*
  * Finished jobs: into the archive, and out of it by whole partitions. See pgq.archive.
+ *
+ * Rows have the name of their queue. Dead ones go with it; the others stay, and are not of a new
+ * queue that gets the name.
  */
+
+--@ define its_queue
+a.queue = q.name and a.enqueued_at >= q.created_at
+--@ end
 
 create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)
 returns smallint

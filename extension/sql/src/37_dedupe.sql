@@ -133,7 +133,7 @@ begin
             using errcode = 'active_sql_transaction',
                   detail = 'An older snapshot may not show what has completed.';
     end if;
-    v_since := greatest(pgq._now() - v_queue.dedupe_for, v_queue.created_at);
+    v_since := pgq._now() - v_queue.dedupe_for;
     v_ids := array(
         select coalesce(k.id, a.id)
           from unnest(p_live, p_keys) with ordinality k (id, key, n)
@@ -141,7 +141,7 @@ begin
                   select a.id from pgq.archive a
                    where k.id is null and a.queue = v_queue.name
                      and a.dedupe_key = k.key collate "C" and a.state = 'completed'
-                     and a.finished_at > v_since
+                     and a.finished_at > v_since and a.enqueued_at >= v_queue.created_at
                    limit 1
                ) a on true
          order by k.n

@@ -83,7 +83,7 @@ begin
         return pgq._may_lane(v_job.lane, 'enqueue');
     end if;
     return not exists (
-        select from pgq.archive a left join pgq.queue q on q.name = a.queue
+        select from pgq.archive a left join pgq.queue q on {its_queue}
          where a.id = p_id and not pgq._may(q.id, 'enqueue')
     );
 end

@@ -151,7 +151,7 @@ set enable_mergejoin = off
 as $$
 declare
     v_queue alias for queue; v_queue_id integer; v_lane integer; v_slot smallint; v_parked smallint;
-    v_priority alias for priority; v_now constant timestamptz := pgq._now(); v_awaited timestamptz;
+    v_priority alias for priority; v_now timestamptz; v_awaited timestamptz;
 begin
     {check_restricted};
     perform pgq._check_array('payloads', payloads);
@@ -164,6 +164,8 @@ begin
             return;
         end if;
     end if;
+    -- Not before the queue is found, which may have been created meanwhile.
+    v_now := pgq._now();
     case v_slot
     --@ each ring
     when {slot} then

@@ -144,15 +144,16 @@ declare
     v_queue_id constant integer := pgq._queue_id(queue, 'manage');
     v_state text;
     v_live bigint;
-    v_dead bigint;
+    v_ended bigint;
 begin
     perform pgq._check_array('states', states);
     perform pgq._check_moved();
     foreach v_state in array states loop
-        if v_state not in ('ready', 'scheduled', 'waiting', 'dead') then
+        if v_state not in ('ready', 'scheduled', 'waiting', 'dead', 'completed', 'cancelled') then
             raise exception 'jobs in state "%" cannot be purged', v_state
                 using errcode = 'invalid_parameter_value',
-                      hint = 'The states are ready, scheduled, waiting and dead.';
+                      hint = 'The states are ready, scheduled, waiting, dead, completed and '
+                             'cancelled.';
         end if;
     end loop;
     with doomed as (
@@ -175,17 +176,20 @@ begin
     select count(*) into v_live from gone left join noted on true;
     with gone as (
         delete from pgq.archive a
-         where 'dead' = any (states) and a.queue = pgq_purge.queue and a.state = 'dead'
-        returning a.id
+         using pgq.queue q
+         where q.id = v_queue_id and {its_queue} and a.state = any (states)
+        returning a.id, a.state
     ), lifted as (
-        select pgq._lift_blocks(array_agg(g.id)) from gone g
+        select pgq._lift_blocks(array_agg(g.id)) from gone g where g.state = 'dead'
     )
-    select count(*) into v_dead from gone left join lifted on true;
-    return v_live + v_dead;
+    select count(*) into v_ended from gone left join lifted on true;
+    return v_live + v_ended;
 end
 $$;
 revoke all on function @extschema@.pgq_purge(text, text[]) from public;
 comment on function @extschema@.pgq_purge(text, text[]) is
-'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting or dead, '
-'and returns their number. Active jobs stay, and so do jobs that another transaction is about to '
-'claim. Errors: 42704 unknown queue; 22004; 22023 another state.';
+'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting, dead, '
+'completed or cancelled, and returns their number. Active jobs stay, and so do jobs that another '
+'transaction is about to claim. With completed jobs the dedupe keys go that were held for them. '
+'For completed and cancelled jobs it reads the whole archive: retention is what usually removes '
+'them. Errors: 42704 unknown queue; 22004; 22023 another state.';

@@ -169,7 +169,7 @@ select {live_job}
  where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id)
  union all
 select {finished_job}
-  from pgq.archive a left join pgq.queue q on q.name = a.queue
+  from pgq.archive a left join pgq.queue q on {its_queue}
  where a.expires_at > pg_catalog.clock_timestamp()
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
 comment on view @extschema@.pgq_jobs is
@@ -198,7 +198,7 @@ begin
     begin
         select {finished_job}
           into v_job
-          from pgq.archive a left join pgq.queue q on q.name = a.queue
+          from pgq.archive a left join pgq.queue q on {its_queue}
          where a.id = pgq_get.id and a.expires_at > clock_timestamp()
          union all
         select {live_job}
@@ -221,7 +221,11 @@ begin
     end;
     if v_job.id is null then
         perform pgq._check_moved();
-    elsif pgq._may_observe((select q.id from pgq.queue q where q.name = v_job.queue)) then
+    elsif pgq._may_observe((
+        select q.id
+          from pgq.queue q, (values (v_job.queue, v_job.enqueued_at)) a (queue, enqueued_at)
+         where {its_queue}
+    )) then
         return next v_job;
     end if;
 end

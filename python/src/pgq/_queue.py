@@ -639,7 +639,7 @@ class Queue:
         """Delete the jobs of the queue that are in one of the given states.
 
         Args:
-            states: "dead" may be named too; active jobs never go.
+            states: "dead", "completed" and "cancelled" may be named too; active jobs never go.
 
         Returns:
             How many were deleted.

@@ -25,7 +25,7 @@ COLUMNS: Final = (
     Column("paused"),
     Column("estimated"),
 )
-_PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead")
+_PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead", "completed", "cancelled")
 
 
 @click.command(
