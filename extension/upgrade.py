@@ -73,8 +73,7 @@ begin
     perform set_config('lock_timeout', '200ms', true);
     loop
         begin
-            lock table {names} in access exclusive mode;
-            exit;
+{locks}            exit;
         exception
             when lock_not_available then
                 if clock_timestamp() > v_until then
@@ -164,9 +163,9 @@ def upgrade(old_version: str, old_script: str, new_script: str, delta: str) -> s
     existing = {match[1] for text in old_statements if (match := VIEW.match(text))}
     names = [match[1] for text in views if (match := VIEW.match(text)) and match[1] in existing]
     if LOCKS.search(delta):
-        delta = LOCKS.sub(lambda match: _lock([*match[1].split(", "), *names]), delta)
+        delta = LOCKS.sub(lambda match: _lock(match[1], names), delta)
     elif names:
-        delta += _lock(names)
+        delta += _lock("", names)
     parts = [HEAD.format(old=old_version), delta.replace(FUNCTIONS, _join(code)), _join(late), TAIL]
     return "\n".join(parts)
 
@@ -183,5 +182,8 @@ def _join(statements: list[str]) -> str:
     return "".join(f"{statement};\n\n" for statement in statements)
 
 
-def _lock(names: list[str]) -> str:
-    return LOCK.format(names=", ".join(names))
+def _lock(tables: str, views: list[str]) -> str:
+    locks = [f"lock table {tables} in access exclusive mode"] if tables else []
+    # LOCK TABLE would lock all that the view reads; this changes nothing.
+    locks += [f"alter view {view} reset (check_option)" for view in views]
+    return LOCK.format(locks="".join(f"{' ' * 12}{lock};\n" for lock in locks))
