@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(22);
+select plan(25);
 \ir support/member.psql
 
 create temp view routine as
@@ -65,6 +65,21 @@ select is_empty(
         where r.proacl is null
            or exists (select from aclexplode(r.proacl) a where a.grantee = 0) $$,
     'nothing is executable by PUBLIC');
+select bag_eq(
+    $$ select g.function::regprocedure from pgq.grantable g where g.view is null $$,
+    $$ select r.oid::regprocedure from routine r
+        where not r.internal or (r.prosecdef and r.prorettype <> 'trigger'::regtype) $$,
+    'every public function has the privilege by which it is granted, and so have those of views');
+select bag_eq(
+    $$ select g.view::regclass from pgq.grantable g where g.function is null $$,
+    $$ select c.oid::regclass
+         from member m
+         join pg_class c on m.classid = 'pg_class'::regclass and c.oid = m.objid
+        where c.relkind = 'v' and c.relnamespace <> 'pgq'::regnamespace $$,
+    'every public view, too');
+select set_eq(
+    'select g.verb from pgq.grantable g', array['enqueue', 'consume', 'observe', 'manage', 'any'],
+    'there are no others');
 select is_empty(
     $$ select r.oid::regclass from relation r
         where exists (select from aclexplode(r.relacl) a where a.grantee = 0) $$,

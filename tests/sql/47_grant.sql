@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(109);
+select plan(117);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -360,6 +360,38 @@ select is_empty('select * from ann.answer', 'and is not called');
 drop function :schema.pgq_complete(bigint, bigint);
 select format('revoke create on schema %s from ann', :'schema') \gexec
 
+-- Objects of others that are called like those of pgq, and lie beside them.
+select format('grant create on schema %s to ann', :'schema') \gexec
+set local role ann;
+create function :schema.pgq_report() returns integer language sql as 'select 1';
+create view :schema.pgq_report as select 1 as n;
+reset role;
+create function :schema.pgq_get(text) returns integer language sql as 'select 1';
+create view :schema.pgq_totals as select 1 as n;
+create temp view alike as
+select f::oid as id, p.proacl as acl
+  from unnest(array[format('%s.pgq_report()', :'schema'),
+                    format('%s.pgq_get(text)', :'schema')]::regprocedure[]) f
+  join pg_proc p on p.oid = f
+ union all
+select c.oid, c.relacl from pg_class c where c.relname in ('pgq_report', 'pgq_totals');
+create temp view given as
+select a.grantee::regrole::text as grantee, a.privilege_type
+  from alike i, aclexplode(i.acl) a where a.grantee::regrole::text = 'bob';
+select is((select count(*) from alike), 4::bigint, 'there are functions and views of others');
+select is(pg_temp.code('chief', $$ select pgq_grant('*', 'bob', '{enqueue,consume,observe,manage}') $$),
+    'ok', 'they are not in the way of a grant');
+select is_empty('select * from given', 'which does not give them');
+select format('grant execute on function %s.pgq_get(text), %1$s.pgq_report() to bob', :'schema') \gexec
+select format('grant select on %s.pgq_totals, %1$s.pgq_report to bob', :'schema') \gexec
+select is(pg_temp.code('chief', $$ select pgq_revoke('*', 'bob') $$), 'ok', 'nor of a revocation');
+select is((select count(*) from given), 4::bigint, 'which does not take them back');
+select is(pg_temp.rights('bob'), 2::bigint, 'and takes back all others');
+drop function :schema.pgq_get(text), :schema.pgq_report();
+drop view pg_temp.given, pg_temp.alike;
+drop view :schema.pgq_report, :schema.pgq_totals;
+select format('revoke create on schema %s from ann', :'schema') \gexec
+
 -- Views.
 select pgq_enqueue('"mine"', 'a') \g /dev/null
 select is(pg_temp.ask('ann', 'select queue from pgq_queues'), '(a)', 'pgq_queues shows what the caller may observe');
@@ -529,6 +561,14 @@ reset role;
 select is(pg_temp.code('keeper', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'the owner cannot lose its rights');
 select ok(has_schema_privilege('ann', 'hall', 'usage'), 'the usage of the schema stays with whom others gave it');
 select lives_ok('drop role nil', 'and goes with the last privilege of others');
+alter function hall.pgq_version() owner to ann;
+select is(
+    pg_temp.code('keeper', $$ select hall.pgq_grant('a', 'stranger', '{enqueue}') $$), 'ok',
+    'what has got another owner is not in the way');
+select ok(
+    not exists (select from pg_proc p, aclexplode(p.proacl) a
+                 where p.proname = 'pgq_version' and a.grantee::regrole::text = 'stranger'),
+    'and is not given');
 select pg_temp.ask('keeper', $$ select hall.pgq_grant('a', 'public', '{enqueue}') $$) \g /dev/null
 select is(pg_temp.code('chief', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'public finds the schema');
 

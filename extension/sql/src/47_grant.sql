@@ -2,32 +2,6 @@
  * Public: pgq_grant, pgq_revoke.
  */
 
-create function pgq._verb_of(p_function name)
-returns text
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return case
-        when p_function in (
-            'pgq_enqueue', 'pgq_enqueue_many', 'pgq_watch', 'pgq_unwatch', 'pgq_check_watch',
-            'pgq_enqueue_row'
-        ) then 'enqueue'
-        when p_function in (
-            'pgq_dequeue', 'pgq_heartbeat', 'pgq_complete', 'pgq_complete_and_dequeue', 'pgq_fail',
-            'pgq_release', 'pgq_reclaim', 'pgq_pop', 'pgq_claim', 'pgq_channel', 'pgq_wait',
-            'pgq_wake'
-        ) then 'consume'
-        when p_function = 'pgq_get' then 'observe'
-        when p_function = 'pgq_version' then null
-        else 'manage'
-    end;
-end
-$$;
-comment on function pgq._verb_of(name) is
-'the privilege that a public function needs; null: any of them';
-
 create function pgq._role_id(p_role name)
 returns oid
 language plpgsql
@@ -85,48 +59,33 @@ declare
         select distinct p.verb from pgq.privilege p
          where p.role = pgq._role_id(p_role) and p.verb <> 'usage'
     );
-    v_function record;
-    v_view record;
+    v_right record;
 begin
     -- What the owner has comes from nobody; the functions run with it.
     if p_role = current_user then
         return;
     end if;
     perform pgq._set_usage(p_role, v_verbs <> '{}');
-    for v_function in
-        select f.name, f.wanted
+    for v_right in
+        select r.name, w.wanted
           from (
-                   select p.oid::regprocedure as name,
-                          coalesce(v.verb = any (v_verbs), v_verbs <> '{}') as wanted,
-                          pgq._is_granted(p.proacl, p_role) as granted
-                     from pg_proc p,
-                          lateral (
-                              select case when p.pronamespace = 'pgq'::regnamespace then 'observe'
-                                          else pgq._verb_of(p.proname) end as verb
-                          ) v
-                    where (p.pronamespace = '@extschema@'::regnamespace and p.proname ~ '^pgq_')
-                       or (p.pronamespace = 'pgq'::regnamespace
-                           and p.proname in ('_queues', '_workers', '_health', '_locks'))
-               ) f
-         where f.wanted <> f.granted
+                   select g.verb, p.proowner as owner, p.proacl as acl,
+                          format('execute on function %s', p.oid::regprocedure) as name
+                     from pgq.grantable g join pg_proc p on p.oid = g.function
+                    union all
+                   select g.verb, c.relowner, c.relacl, format('select on %s', c.oid::regclass)
+                     from pgq.grantable g join pg_class c on c.oid = g.view
+               ) r,
+               lateral (
+                   select r.verb = any (v_verbs) or (r.verb = 'any' and v_verbs <> '{}') as wanted
+               ) w
+         where pg_get_userbyid(r.owner) = current_user
+           and w.wanted <> pgq._is_granted(r.acl, p_role)
     loop
-        if v_function.wanted then
-            execute format('grant execute on function %s to %I', v_function.name, p_role);
+        if v_right.wanted then
+            execute format('grant %s to %I', v_right.name, p_role);
         else
-            execute format('revoke execute on function %s from %I', v_function.name, p_role);
-        end if;
-    end loop;
-    for v_view in
-        select c.oid::regclass as name
-          from pg_class c
-         where c.relnamespace = '@extschema@'::regnamespace and c.relkind = 'v'
-           and c.relname ~ '^pgq_'
-           and pgq._is_granted(c.relacl, p_role) <> ('observe' = any (v_verbs))
-    loop
-        if 'observe' = any (v_verbs) then
-            execute format('grant select on %s to %I', v_view.name, p_role);
-        else
-            execute format('revoke select on %s from %I', v_view.name, p_role);
+            execute format('revoke %s from %I', v_right.name, p_role);
         end if;
     end loop;
 end
