@@ -218,6 +218,21 @@ async def is_empty(observer: Connection) -> bool:
 
 
 @pytest.mark.parametrize("version", RELEASED)
+async def test_an_update_locks_no_jobs(server: Server, version: str) -> None:
+    dsn = dsn_of(server, database(server, version))
+    query = """
+        select array_agg(distinct c.relname::text)
+          from pg_locks l join pg_class c on c.oid = l.relation
+         where l.pid = pg_backend_pid() and l.mode = 'AccessExclusiveLock'
+           and c.relname ~ '^(job|floor|archive|lane)'
+    """
+    async with sessions(dsn, 1) as [session]:
+        await session.execute("begin")
+        await session.execute(UPDATE)
+        assert await session.fetchval(query) is None
+
+
+@pytest.mark.parametrize("version", RELEASED)
 async def test_statements_that_were_prepared_before_run_afterwards(
     server: Server, version: str
 ) -> None:
