@@ -155,9 +155,31 @@ def test_a_replication_slot_that_nobody_uses_is_named() -> None:
     row = {"subject": "xmin held", "status": "ok", "age": None, "pid": None, "query": None}
     unused = {**row, "detail": 'by the replication slot "left", 9 transactions'}
     in_use = {**row, "detail": 'by the replication slot "fed", 2 transactions', "pid": 42}
-    [finding] = obstacles([unused, in_use], timedelta(minutes=1))
+    hidden = {**row, "status": "unknown", "detail": "by a session, 2 transactions", "pid": 43}
+    [finding] = obstacles([unused, in_use, hidden], timedelta(minutes=1))
     assert '"left"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
+    [finding] = obstacles([{**in_use, "status": "warning"}], timedelta(minutes=1))
+    assert '"fed"' in finding.detail
+    assert "drop the replication slot" in (finding.advice or "")
+
+
+async def test_it_is_said_when_sessions_cannot_be_seen(cli: Cli, connection: Connection) -> None:
+    await connection.execute("""
+        create or replace view pgq_health as
+        select s.subject, s.status, '"keeper" may not see what others do' as detail,
+               null::interval as age, s.pid, null::text as query
+          from (values ('sessions', 'unknown', null), ('xmin held', 'unknown', 42))
+               s (subject, status, pid)
+    """)
+    found = await asyncio.to_thread(examine, cli, 0)
+    [sessions] = of(found, "sessions")
+    assert sessions["status"] == "warning"
+    assert "pg_read_all_stats" in sessions["advice"]
+    values = samples(await asyncio.to_thread(cli.ok, "metrics", "--once"))
+    assert values["pgq_health_unknown", ()] == 1
+    assert values["pgq_health_warnings", (("subject", "xmin held"),)] == 0
+    assert "may not see what others do" in await asyncio.to_thread(cli.ok, "top", "--once")
 
 
 async def test_stuck_queues_are_named(cli: Cli, connection: Connection) -> None:
@@ -269,6 +291,7 @@ async def test_metrics_are_served_and_go_on_when_the_server_comes_back(
         assert found["pgq_rotation_age_seconds", ()] >= 0
         assert found["pgq_health_warnings", (("subject", "rotation"),)] == 0
         assert found["pgq_obstacle_age_seconds", (("subject", "xmin held"),)] >= 0
+        assert found["pgq_health_unknown", ()] == 0
         assert found["pgq_storage_bytes", (("part", "jobs"),)] > 0
         assert await asyncio.to_thread(get, "/health") == "ok\n"
         with pytest.raises(urllib.error.HTTPError, match="404") as missing:

@@ -46,6 +46,16 @@ async def ann(a: Connection, logins: dict[str, Dsn]) -> AsyncIterator[Connection
         yield session
 
 
+@pytest.fixture
+def kept(server: Server, logins: dict[str, Dsn]) -> Iterator[Dsn]:
+    """Connection arguments of the keeper, in a database that is the keeper's."""
+    keeper = logins["keeper"]["user"]
+    database = f"of_{keeper}"
+    server.psql(f"create database {database} owner {keeper}")
+    yield {**logins["keeper"], "database": database}
+    server.psql(f"drop database {database} with (force)")
+
+
 async def grant(connection: Connection, queue: str, role: str, *privileges: str) -> None:
     """Grant privileges on a queue."""
     await connection.execute("select pgq_grant($1, $2, $3)", queue, role, privileges)
@@ -335,26 +345,46 @@ async def test_a_login_role_acts_as_the_roles_that_it_sets(
 
 
 async def test_the_owner_of_a_database_installs_and_grants(
-    server: Server, dsn: Dsn, logins: dict[str, Dsn]
+    kept: Dsn, logins: dict[str, Dsn]
 ) -> None:
-    keeper, worker = logins["keeper"]["user"], logins["ann"]["user"]
-    database = f"of_{keeper}"
-    server.psql(f"create database {database} owner {keeper}")
-    try:
-        async with sessions({**logins["keeper"], "database": database}, 1) as (owner,):
-            await owner.execute("create extension pgq")
-            await owner.execute("select pgq_create_queue('a')")
-            await grant(owner, "a", worker, "enqueue", "consume", "manage")
-            async with sessions({**logins["ann"], "database": database}, 1) as (session,):
-                assert await session.fetchval("select pgq_enqueue('1', 'a')") is not None
-                assert await session.fetchval("select count(*) from pgq_pop(1, 'a')") == 1
-                assert await code(session, "pgq_enqueue('1')") == "42501"
-                assert await code(session, "pgq_revoke('a', $1)", keeper) == "ok"
-            await owner.execute("select pgq_enqueue('1', 'a')")
-            await owner.execute("select pgq_revoke('a', $1)", worker)
-            assert await owner.fetchval("select count(*) from pgq.privilege") == 0
-    finally:
-        server.psql(f"drop database {database} with (force)")
+    worker = logins["ann"]["user"]
+    async with sessions(kept, 1) as (owner,):
+        await owner.execute("create extension pgq")
+        await owner.execute("select pgq_create_queue('a')")
+        await grant(owner, "a", worker, "enqueue", "consume", "manage")
+        async with sessions({**logins["ann"], "database": kept["database"]}, 1) as (session,):
+            assert await session.fetchval("select pgq_enqueue('1', 'a')") is not None
+            assert await session.fetchval("select count(*) from pgq_pop(1, 'a')") == 1
+            assert await code(session, "pgq_enqueue('1')") == "42501"
+            assert await code(session, "pgq_revoke('a', $1)", kept["user"]) == "ok"
+        await owner.execute("select pgq_enqueue('1', 'a')")
+        await owner.execute("select pgq_revoke('a', $1)", worker)
+        assert await owner.fetchval("select count(*) from pgq.privilege") == 0
+
+
+async def test_health_of_sessions_that_the_owner_may_not_see_is_unknown(
+    server: Server, dsn: Dsn, kept: Dsn
+) -> None:
+    async with (
+        sessions(kept, 1) as (owner,),
+        sessions({**dsn, "database": kept["database"]}, 1) as (other,),
+    ):
+        await owner.execute("create extension pgq")
+        await other.execute("begin")
+        await other.execute("select pgq_enqueue('1')")
+        query = """
+            select subject, status from pgq_health
+             where subject = 'sessions' or pid = $1 order by subject
+        """
+        for status in ("unknown", "ok"):
+            rows = await owner.fetch(query, other.get_server_pid())
+            assert [tuple(row) for row in rows] == [
+                ("sessions", status),
+                ("slot in use", status),
+                ("xmin held", status),
+            ]
+            server.psql(f"grant pg_read_all_stats to {kept['user']}")
+        await other.execute("rollback")
 
 
 async def test_who_has_listened_can_prepare_a_transaction(connection: Connection) -> None:

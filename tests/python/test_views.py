@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from .conftest import TEMPLATE, serve
 from .sessions import (
     Connection,
     Dsn,
@@ -223,6 +224,46 @@ async def test_health_shows_who_is_in_the_way(dsn: Dsn, a: Connection, b: Connec
     assert "job_2: read, AccessExclusiveLock" in [r["detail"] for r in await rows("slot in use")]
     assert "locked" in next(r["detail"] for r in await rows("slot") if "job_2" in r["detail"])
     await a.execute("rollback")
+
+
+async def test_health_warns_of_transactions_that_have_been_open_for_minutes(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    async def warned(minutes: int) -> set[tuple[str, int | None]]:
+        await c.execute(f"""
+            create or replace function pgq._now() returns timestamptz language sql volatile as $$
+            select pg_catalog.clock_timestamp() + pg_catalog.make_interval(mins => {minutes})
+            $$
+        """)
+        rows = await c.fetch(
+            "select subject, pid from pgq_health"
+            " where status = 'warning' and (pid = $1 or detail ~ 'prepared')",
+            a.get_server_pid(),
+        )
+        return {(row["subject"], row["pid"]) for row in rows}
+
+    pid = a.get_server_pid()
+    await a.execute("begin")
+    await enqueue(a, 1)
+    await b.execute("begin; create table late (); prepare transaction 'late'")
+    try:
+        assert await warned(0) == set()
+        assert await warned(2) == {("slot in use", pid)}
+        assert await warned(6) == {("slot in use", pid), ("xmin held", pid), ("xmin held", None)}
+    finally:
+        await b.execute("rollback prepared 'late'")
+        await a.execute("rollback")
+
+
+def test_health_warns_of_a_replication_slot_that_nobody_reads() -> None:
+    query = """
+        select status from pgq_health
+         where subject = 'xmin held' and detail ~ 'replication slot "left"'
+    """
+    create = "select pg_create_logical_replication_slot('left', 'pgoutput')"
+    with serve(wal_level="logical") as server:
+        server.psql(create, database=TEMPLATE)
+        assert server.psql(query, database=TEMPLATE) == "warning"
 
 
 async def test_locks_shows_who_waits_for_whom(a: Connection, b: Connection, c: Connection) -> None:

@@ -2,7 +2,7 @@
  * The views, in small databases, with what a plain count of the tables says.
  */
 begin;
-select plan(46);
+select plan(47);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -237,6 +237,9 @@ select is(
 select isnt_empty('select from pgq_health', 'the state of health is shown');
 select is(
     (select h.status from pgq_health h where h.subject = 'maintenance'), 'ok', 'with maintenance');
+select is(
+    (select h.status from pgq_health h where h.subject = 'sessions'), 'ok',
+    'with what the owner may see of others');
 select is(
     (select array_agg(h.subject order by h.subject) from pgq_health h where h.subject = 'slot'),
     array_fill('slot'::text, array[6]), 'and all slots');

@@ -25,28 +25,42 @@ $$;
 comment on function pgq._slot_users() is 'who has locks on the slots';
 
 create function pgq._xmin_holders(p_now timestamptz)
-returns table (holder text, age interval, pid integer, query text)
+returns table (holder text, status text, age interval, pid integer, query text)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
-    select format('by a session, %s transactions', age(coalesce(a.backend_xmin, a.backend_xid))),
-           p_now - a.xact_start, a.pid, a.query
-      from pg_stat_activity a
-     where coalesce(a.backend_xmin, a.backend_xid) is not null and a.pid <> pg_backend_pid()
-     union all
-    select format('by the prepared transaction "%s"', p.gid), p_now - p.prepared, null, null
-      from pg_prepared_xacts p
-     union all
-    select format('by the replication slot "%s", %s transactions', s.slot_name,
-                  age(coalesce(s.xmin, s.catalog_xmin))), null, s.active_pid, null
-      from pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null;
+    select h.holder,
+           case when h.is_hidden then 'unknown'
+                when h.is_idle or coalesce(h.age > interval '5 minutes', h.behind > 100000)
+                then 'warning'
+                else 'ok' end,
+           h.age, h.pid, h.query
+      from (
+               select format('by a session, %s transactions', x.behind) as holder,
+                      p_now - a.xact_start as age, x.behind, a.backend_start is null as is_hidden,
+                      false as is_idle, a.pid, a.query
+                 from pg_stat_activity a,
+                      lateral (select age(coalesce(a.backend_xmin, a.backend_xid)) as behind) x
+                where x.behind is not null and a.pid <> pg_backend_pid()
+                union all
+               select format('by the prepared transaction "%s"', p.gid), p_now - p.prepared, null,
+                      false, false, null, null
+                 from pg_prepared_xacts p
+                union all
+               select format('by the replication slot "%s", %s transactions', s.slot_name,
+                             age(coalesce(s.xmin, s.catalog_xmin))),
+                      null, age(s.xmin), false, not s.active, s.active_pid, null
+                 from pg_replication_slots s
+                where s.xmin is not null or s.catalog_xmin is not null
+           ) h;
 end
 $$;
 comment on function pgq._xmin_holders(timestamptz) is
-'who keeps dead versions from being removed, and for how long already';
+'who keeps dead versions from being removed, and for how long already; of whom no time is known '
+'the transactions since then count. unknown: the owner may not see what that session does';
 
 create function pgq._health()
 returns table (
@@ -74,16 +88,21 @@ begin
            v_now - r.switched_at, null, null
       from (select o.* from pgq.ring o order by o.gen desc limit 1) r
      union all
-    select 'slot in use', case when a.xact_start < v_now - interval '1 minute'
-                               then 'warning' else 'ok' end,
+    select 'sessions', case when s.may then 'ok' else 'unknown' end,
+           format('"%s" %s see what others do', current_user,
+                  case when s.may then 'may' else 'may not' end), null, null, null
+      from (select pg_has_role(current_user, 'pg_read_all_stats', 'usage') as may) s
+     union all
+    select 'slot in use', case when a.backend_start is null then 'unknown'
+                               when a.xact_start < v_now - interval '1 minute' then 'warning'
+                               else 'ok' end,
            format('%s: %s', u.slot, case when u.mode like 'RowExclusive%%' then 'written to'
                                          else 'read, ' || u.mode end),
            v_now - a.xact_start, u.pid, a.query
       from pgq._slot_users() u join pg_stat_activity a on a.pid = u.pid
      where u.pid <> pg_backend_pid()
      union all
-    select 'xmin held', case when x.age > interval '5 minutes' then 'warning' else 'ok' end,
-           x.holder, x.age, x.pid, x.query
+    select 'xmin held', x.status, x.holder, x.age, x.pid, x.query
       from pgq._xmin_holders(v_now) x
      union all
     select 'archive', 'ok', format('%s partitions, %s', count(*), pg_size_pretty(sum(z.size))),
@@ -140,11 +159,13 @@ comment on function pgq._locks() is 'for the view pgq_locks';
 create view @extschema@.pgq_health as
 select * from pgq._health();
 comment on view @extschema@.pgq_health is
-'What keeps the queue healthy, and what is in its way: maintenance; rotation; sessions that use a '
-'slot (it cannot be emptied meanwhile); who holds the xmin horizon, by session, prepared '
-'transaction or replication slot; the archive; the slots. status: ok or warning. Empty for who may '
-'not observe all queues; queries of others are shown as far as the owner of the extension may see '
-'them.';
+'What keeps the queue healthy, and what is in its way: maintenance; rotation; whether the owner of '
+'pgq may see what other sessions do (else GRANT pg_read_all_stats to it); sessions that use a slot '
+'(it cannot be emptied meanwhile); who holds the xmin horizon, by session, prepared transaction or '
+'replication slot; the archive; the slots. status: ok, warning, or unknown where the owner may not '
+'see what the session does. A warning are sessions in a transaction for more than a minute that '
+'use a slot, or for more than 5 that hold the horizon; replication slots that hold it and are not '
+'in use, or are 100000 transactions behind. Empty for who may not observe all queues.';
 
 create view @extschema@.pgq_locks as
 select * from pgq._locks();

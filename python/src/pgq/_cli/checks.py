@@ -180,6 +180,9 @@ async def check_obstacles(case: Case) -> AsyncGenerator[Finding]:
         if row["subject"] == "rotation" and row["status"] != "ok":
             detail = f"behind for {output.age(row['age'])}: {row['detail']}"
             yield Finding("rotation", "warning", detail, "End what is in its way, see below")
+        if row["subject"] == "sessions" and row["status"] != "ok":
+            advice = "GRANT pg_read_all_stats to that role"
+            yield Finding("sessions", "warning", f"the owner, {row['detail']}", advice)
     found = obstacles(rows, case.limits.transaction_age)
     for finding in found:
         yield finding
@@ -200,15 +203,15 @@ def obstacles(rows: list[dict[str, Any]], limit: timedelta) -> list[Finding]:
     for row in rows:
         if row["subject"] not in ("slot in use", "xmin held"):
             continue
-        if row["age"] is None and row["pid"] is not None:
-            continue  # a replication slot that is in use
+        if row["age"] is None and row["pid"] is not None and row["status"] != "warning":
+            continue  # a replication slot that is in use, or a session that is not to be seen
         if row["age"] is None or row["age"] > limit:
             what.setdefault(row["pid"] or row["detail"], []).append(row)
     found: list[Finding] = []
     for held in what.values():
         pid, age, query = held[0]["pid"], held[0]["age"], held[0]["query"]
         uses = "; ".join(f"{row['subject']}, {row['detail']}" for row in held)
-        if pid is None:
+        if pid is None or age is None:
             since = "" if age is None else f" for {output.age(age)}"
             advice = "Commit or roll it back; drop the replication slot if nobody needs it"
             found.append(Finding("obstacles", "warning", f"{uses}{since}", advice))

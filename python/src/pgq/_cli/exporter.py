@@ -206,10 +206,16 @@ def _health_metrics(
         [
             (
                 (subject,),
-                sum(row["status"] != "ok" for row in health if row["subject"] == subject),
+                sum(row["status"] == "warning" for row in health if row["subject"] == subject),
             )
             for subject in _OBSTACLES
         ],
+    )
+    yield (
+        "pgq_health_unknown",
+        "1: the owner of pgq may not see what other sessions do.",
+        (),
+        [((), any(row["subject"] == "sessions" and row["status"] != "ok" for row in health))],
     )
     yield (
         "pgq_obstacle_age_seconds",

@@ -173,7 +173,11 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
 def _frame(sample: Sample, console: Console) -> RenderableType:
     """Return what fits on the screen: the queues first, then who is in the way, then workers."""
     server, now = sample.server, sample.server["now"]
-    obstacles = [row for row in sample.health if row["status"] != "ok"]
+    obstacles = [
+        row
+        for row in sample.health
+        if row["status"] == "warning" or (row["subject"], row["status"]) == ("sessions", "unknown")
+    ]
     parts: list[RenderableType] = [
         Text(f"{server['database']}, PostgreSQL {server['version']}, {output.text(now)}"),
         Text(),
