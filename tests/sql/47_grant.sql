@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(117);
+select plan(119);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -395,6 +395,9 @@ select format('revoke create on schema %s from ann', :'schema') \gexec
 -- Views.
 select pgq_enqueue('"mine"', 'a') \g /dev/null
 select is(pg_temp.ask('ann', 'select queue from pgq_queues'), '(a)', 'pgq_queues shows what the caller may observe');
+select is(pg_temp.ask('ann', 'select name from pgq_queue_settings'), '(a)', 'so does pgq_queue_settings');
+select is(pg_temp.ask('chief', 'select count(*) from pgq_queue_settings'),
+    (select format('(%s)', count(*)) from pgq.queue), 'all for those who may observe all');
 select is(pg_temp.ask('ann', 'select distinct queue from pgq_jobs'), '(a)', 'pgq_jobs, too, dead jobs included');
 select is(pg_temp.ask('ann', format('select * from pgq_jobs where id in (%s,%s)', :ready, :dead)),
     'nothing', 'also asked for an id');

@@ -2,7 +2,7 @@
  * The views, in small databases, with what a plain count of the tables says.
  */
 begin;
-select plan(47);
+select plan(50);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -126,6 +126,27 @@ select is(
     (select v.description from pgq_queues v where v.queue = 'told'), 'of it',
     'it may be told from the start');
 select pgq_configure_queue('busy', max_active => 0), pgq_resume('busy') \g /dev/null
+
+-- Settings.
+select is(
+    (select array_agg(a.attname::text order by a.attnum)
+       from pg_attribute a where a.attrelid = 'pgq_queue_settings'::regclass and a.attnum > 0),
+    (select p.proargnames || '{paused,created_at}'
+       from pg_proc p where p.proname = 'pgq_configure_queue'),
+    'pgq_queue_settings shows what pgq_configure_queue takes');
+select pgq_create_queue('set', 3, '2 s', 3, '4 s', '5 s', '6 s', 7, '8 s', 9, 'block', 10, '11 s', 12,
+                        '13 s', 14, 15, description => '16') \g /dev/null
+select is(
+    (select s::text from pgq_queue_settings s where s.name = 'set'),
+    row('set', 3, interval '2 s', 3, interval '4 s', interval '5 s', interval '6 s', 7, interval '8 s',
+        9, 'block', 10, interval '11 s', 12, interval '13 s', 14, 15, '16', false, pgq._now())::text,
+    'as they were set');
+select pgq_configure_queue('set', backoff_max => '1 day', max_ready => 0), pgq_pause('set') \g /dev/null
+select is(
+    (select row(s.backoff_max, s.max_ready, s.max_payload, s.paused)::text
+       from pgq_queue_settings s where s.name = 'set'),
+    '("1 day",0,15,t)', 'and as they are now');
+select pgq_drop_queue('set') \g /dev/null
 
 -- Throughput.
 select pg_temp.now_is('2040-02-01 12:00:10+00'), pg_temp.wait('0') \g /dev/null

@@ -69,8 +69,8 @@ select 'observe', pg_catalog.to_regprocedure(f.name), null
  union all
 select 'observe', null, pg_catalog.to_regclass(pg_catalog.concat('@extschema@.', c.name))
   from (values
-           ('pgq_queues'), ('pgq_jobs'), ('pgq_schedules'), ('pgq_workers'), ('pgq_health'),
-           ('pgq_locks')
+           ('pgq_queues'), ('pgq_queue_settings'), ('pgq_jobs'), ('pgq_schedules'),
+           ('pgq_workers'), ('pgq_health'), ('pgq_locks')
        ) c (name);
 comment on view pgq.grantable is
 'the functions and views that roles may use, and the privilege for it; any: whichever';

@@ -141,6 +141,17 @@ comment on view @extschema@.pgq_queues is
 'and hour: of jobs completed (null if the queue keeps none, estimated above some 60 a second) and '
 'of attempts failed.';
 
+create view @extschema@.pgq_queue_settings with (security_barrier) as
+select q.name, q.max_attempts, q.backoff_base, q.backoff_factor, q.backoff_max, q.keep_completed,
+       q.keep_dead, q.max_active, q.dedupe_for, q.group_concurrency, q.group_on_dead, q.rate_limit,
+       q.rate_interval, q.rate_burst, q.priority_ageing, q.max_ready, q.max_payload, q.description,
+       q.paused, q.created_at
+  from pgq.queue q
+ where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
+comment on view @extschema@.pgq_queue_settings is
+'The settings of the queues that the caller may observe, with the names that pgq_configure_queue '
+'gives them; whether pgq_pause has paused the queue, and when it was created.';
+
 --@ define live_job
 j.id, j.token, q.name as queue, l.priority::integer as priority,
        case when j.token is not null then 'active'
