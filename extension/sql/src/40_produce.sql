@@ -164,8 +164,7 @@ begin
             return;
         end if;
     end if;
-    -- Not before the queue is found, which may have been created meanwhile.
-    v_now := pgq._now();
+    v_now := pgq._now();  -- the queue may have been created since the call
     case v_slot
     --@ each ring
     when {slot} then
@@ -175,8 +174,7 @@ begin
         returning j.id;
     --@ end
     else
-        return query
-        select e from pgq._enqueue_many(
+        return query select e from pgq._enqueue_many(
             payloads, queue, priority, run_at, dedupe_keys, group_keys, max_attempts, headers,
             on_duplicate, expires_at, after, after_on_dead
         ) e;

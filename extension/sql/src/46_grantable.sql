@@ -4,8 +4,8 @@
  */
 
 create view pgq.grantable as
-select v.verb, pg_catalog.to_regprocedure(pg_catalog.concat('@extschema@.', f.name))::oid as function,
-       null::oid as view
+select v.verb, null::oid as view,
+       pg_catalog.to_regprocedure(pg_catalog.concat('@extschema@.', f.name))::oid as function
   from (values
            ('enqueue', array[
                'pgq_enqueue(jsonb, text, integer, timestamptz, text, text, integer, jsonb, text,'
@@ -64,10 +64,10 @@ select v.verb, pg_catalog.to_regprocedure(pg_catalog.concat('@extschema@.', f.na
        ) v (verb, names),
        pg_catalog.unnest(v.names) f (name)
  union all
-select 'observe', pg_catalog.to_regprocedure(f.name), null
+select 'observe', null, pg_catalog.to_regprocedure(f.name)
   from (values ('pgq._queues()'), ('pgq._workers()'), ('pgq._health()'), ('pgq._locks()')) f (name)
  union all
-select 'observe', null, pg_catalog.to_regclass(pg_catalog.concat('@extschema@.', c.name))
+select 'observe', pg_catalog.to_regclass(pg_catalog.concat('@extschema@.', c.name)), null
   from (values
            ('pgq_queues'), ('pgq_queue_settings'), ('pgq_jobs'), ('pgq_schedules'),
            ('pgq_workers'), ('pgq_health'), ('pgq_locks')

@@ -67,25 +67,24 @@ begin
     end if;
     perform pgq._set_usage(p_role, v_verbs <> '{}');
     for v_right in
-        select r.name, w.wanted
-          from (
-                   select g.verb, p.proowner as owner, p.proacl as acl,
-                          format('execute on function %s', p.oid::regprocedure) as name
-                     from pgq.grantable g join pg_proc p on p.oid = g.function
-                    union all
-                   select g.verb, c.relowner, c.relacl, format('select on %s', c.oid::regclass)
-                     from pgq.grantable g join pg_class c on c.oid = g.view
-               ) r,
+        select g.function::regprocedure as function, g.view::regclass as view, w.wanted
+          from pgq.grantable g
+          left join pg_proc p on p.oid = g.function
+          left join pg_class c on c.oid = g.view,
                lateral (
-                   select r.verb = any (v_verbs) or (r.verb = 'any' and v_verbs <> '{}') as wanted
+                   select g.verb = any (v_verbs) or (g.verb = 'any' and v_verbs <> '{}') as wanted
                ) w
-         where pg_get_userbyid(r.owner) = current_user
-           and w.wanted <> pgq._is_granted(r.acl, p_role)
+         where pg_get_userbyid(coalesce(p.proowner, c.relowner)) = current_user
+           and w.wanted <> pgq._is_granted(coalesce(p.proacl, c.relacl), p_role)
     loop
-        if v_right.wanted then
-            execute format('grant %s to %I', v_right.name, p_role);
+        if v_right.wanted and v_right.view is null then
+            execute format('grant execute on function %s to %I', v_right.function, p_role);
+        elsif v_right.wanted then
+            execute format('grant select on %s to %I', v_right.view, p_role);
+        elsif v_right.view is null then
+            execute format('revoke execute on function %s from %I', v_right.function, p_role);
         else
-            execute format('revoke %s from %I', v_right.name, p_role);
+            execute format('revoke select on %s from %I', v_right.view, p_role);
         end if;
     end loop;
 end
