@@ -15,6 +15,7 @@ import pgq
 import portable
 import pytest
 import release
+from pginstall import SCRIPTS
 from pgq import _sql
 from pgserver import Server
 
@@ -112,8 +113,8 @@ def test_what_an_update_adds_belongs_to_the_owner_of_the_rest(
         update = UPDATE
     else:
         run("keeper", portable.plain(release.script(LAST).read_text(encoding="utf-8"), LAST))
-        path = release.ROOT / "dist" / f"pgq--{LAST}--{release.current()}.sql"
-        update = path.read_text(encoding="utf-8")
+        script = SCRIPTS / f"pgq--{LAST}--{release.current()}.sql"
+        update = script.read_text(encoding="utf-8")
     run("keeper", f"select pgq_grant('*', 'everyone', '{ALL}')")
     who = "select current_user, current_setting('role')"
     answer = run(updater, "set role postgres" * (updater == "postgres"), "begin", update, who)
