@@ -15,6 +15,7 @@ import pytest
 from .cli_session import PATIENCE, Running, running
 from .pages import read, snippets
 from .sessions import Connection, until
+from .workers import is_alive, is_gone
 
 pytestmark = pytest.mark.once
 DOCS = read("docs/cli.md")
@@ -72,20 +73,6 @@ async def started(running: Running) -> int:
     """Return the process that the supervisor starts next."""
     line = await running.logged('"message": "process [0-9]+ starts"')
     return int(line["message"].split()[1])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-    except FileNotFoundError:
-        return False
-
-
-async def ends(pid: int) -> None:
-    async def is_gone() -> bool:
-        return not is_alive(pid)
-
-    await until(is_gone, PATIENCE)
 
 
 @pytest.mark.parametrize("attribute", ["worker", "make", "managed"])
@@ -213,7 +200,7 @@ async def test_processes_stop_when_their_parent_is_gone(
         child = (await has_run(worker, "one"))["process"]
         assert child != worker.process.pid
         worker.process.kill()
-        await ends(child)
+        await is_gone(child)
 
 
 async def test_a_target_that_is_no_worker_ends_all_processes(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
@@ -118,6 +119,23 @@ class Child:
     async def ended(self) -> int:
         """Return its exit status."""
         return await within(self._process.wait(), 30)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+
+
+async def is_gone(pid: int) -> None:
+    """Wait for the end of a process that is somebody else's."""
+
+    async def gone() -> bool:
+        return not is_alive(pid)
+
+    await until(gone, 30)
 
 
 @contextlib.asynccontextmanager

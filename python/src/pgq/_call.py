@@ -1,21 +1,15 @@
-"""Calls a handler where it is to run: in the event loop, a thread or a process."""
+"""Calls a handler in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import importlib
-import math
-import pickle
-import signal
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, TypeGuard
+from typing import Any
 
 from pgq._models import Job
 
@@ -86,54 +80,3 @@ def _interrupt(thread: threading.Thread) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident), ctypes.py_object(asyncio.CancelledError)
         )
-
-
-async def call_in_process(function: Callable[[Job[Any]], Any], job: Job[Any]) -> Any:
-    """Call a function in another process, which is killed when the caller is cancelled."""
-    try:
-        from anyio import CapacityLimiter, to_process  # noqa: PLC0415 it is optional
-    except ImportError as exc:
-        raise RuntimeError(
-            "handlers in processes need anyio: pip install 'pgq-asyncpg[process]'"
-        ) from exc
-    result = await to_process.run_sync(
-        call_by_name,
-        function.__module__,
-        function.__qualname__,
-        job,
-        cancellable=True,
-        limiter=CapacityLimiter(math.inf),  # the queue's concurrency is the limit
-    )
-    if isinstance(result, _Failure):
-        raise result.error from _RemoteTraceback(result.text)
-    return result
-
-
-class _RemoteTraceback(Exception):  # noqa: N818 it is part of one
-    """The traceback of another process, which cannot be pickled but as text."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: Exception
-    text: str
-
-
-def call_by_name(module: str, name: str, job: Job[Any]) -> Any:
-    """Call the function, or that of the task, of the given name, in a process for that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to workers' processes, too
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-        return getattr(found, "function", found)(job)
-    except BaseException as exc:  # noqa: BLE001 it is raised in the caller
-        text = "\n" + "".join(traceback.format_exception(exc))
-        return _Failure(exc if _can_be_pickled(exc) else RuntimeError(repr(exc)), text)
-
-
-def _can_be_pickled(error: BaseException) -> TypeGuard[Exception]:
-    try:
-        return isinstance(pickle.loads(pickle.dumps(error)), Exception)
-    except Exception:  # noqa: BLE001 that is what is asked
-        return False

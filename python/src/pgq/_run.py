@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 
-from pgq._call import call_in_process, call_in_thread
+from pgq._call import call_in_thread
 from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
@@ -24,6 +24,7 @@ from pgq._listen import Listener
 from pgq._log import about, log
 from pgq._models import Job, Token
 from pgq._outcomes import Cancel, Outcome
+from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
@@ -179,6 +180,7 @@ class Run:
         self._claims = Link(pool, settings.call_seconds)
         self._settles = Link(pool, settings.call_seconds)
         self._settler = Settler(self._queue, self._settles, self._settled)
+        self._processes = Processes()
         self._context = copy_context()
         self._stopping = asyncio.Event()
         self._aborting = False
@@ -190,6 +192,7 @@ class Run:
             stack.push_async_callback(self._settles.close)
             stack.push_async_callback(self._claims.close)
             stack.push_async_callback(self._beats.stop)
+            await stack.enter_async_context(self._processes)
             await self._beats.start()
             # What is wrong from the start is not to be retried.
             check(await self._claims.run(self._queue.version))
@@ -383,7 +386,12 @@ class Run:
         try:
             in_transaction = partial(self._call_in_transaction, held, task)
             result = await handle(
-                self._settings, task, job, in_transaction, is_over=lambda: self._over
+                self._settings,
+                task,
+                job,
+                in_transaction,
+                self._processes,
+                is_over=lambda: self._over,
             )
         finally:
             if alarm is not None:
@@ -514,6 +522,7 @@ async def handle(
     task: Task[Any, Any],
     job: Job[Any],
     in_transaction: Endpoint,
+    processes: Processes,
     *,
     is_over: Callable[[], bool] = bool,
 ) -> Any:
@@ -524,6 +533,7 @@ async def handle(
         task: the job's.
         job: with the payload as it was claimed.
         in_transaction: calls the handler and completes the job, for a task with `transaction`.
+        processes: where it is called that is to run in one.
         is_over: tells whether nobody waits for a thread any more that is not heard of; by default
             somebody does.
 
@@ -536,7 +546,7 @@ async def handle(
     """
     if task.payloads.is_typed:
         job = replace(job, payload=task.payloads.decode(job.payload))
-    result = await _endpoint(settings, task, in_transaction, is_over)(job)
+    result = await _endpoint(settings, task, in_transaction, processes, is_over)(job)
     if isinstance(result, Outcome):
         raise result
     return result
@@ -546,6 +556,7 @@ def _endpoint(
     settings: Settings,
     task: Task[Any, Any],
     in_transaction: Endpoint,
+    processes: Processes,
     is_over: Callable[[], bool],
 ) -> Endpoint:
     endpoint: Endpoint
@@ -554,7 +565,7 @@ def _endpoint(
     elif task.run_in == "thread":
         endpoint = partial(call_in_thread, task.function, is_over=is_over)
     elif task.run_in == "process":
-        endpoint = partial(call_in_process, task.function)
+        endpoint = partial(processes.call, task.function)
     else:
         endpoint = task.function
     if settings.before or settings.after or settings.error:

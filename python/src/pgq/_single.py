@@ -15,6 +15,7 @@ from pgq._link import Call
 from pgq._log import log, trouble
 from pgq._models import Job
 from pgq._outcomes import Outcome
+from pgq._processes import Processes
 from pgq._queue import Connection, Executor, Queue
 from pgq._run import Consumer, Settings, call_and_complete, handle, instrumented
 from pgq._settle import ending
@@ -74,9 +75,10 @@ class Single:
             committed = True
             return result
 
-        handled = handle(self._settings, task, job, in_transaction)
         deadline = None if task.deadline is None else task.deadline.total_seconds()
-        result = await asyncio.wait_for(handled, deadline)
+        async with Processes() as processes:
+            handled = handle(self._settings, task, job, in_transaction, processes)
+            result = await asyncio.wait_for(handled, deadline)
         if committed:
             return True
         kept = None if result is None else task.results.encode(result)

@@ -330,8 +330,8 @@ def task(
             default) sets no bound.
         transaction: call it as `function(job, connection)` in a transaction in which the job is
             then completed: what it does on that connection happens exactly once.
-        process: run a plain function in a process, which is killed when the job is cancelled;
-            needs the extra "process", and a function that can be imported.
+        process: run a plain function in a process, which is killed when the job is cancelled, and
+            ends with the worker's; it has to be a function that can be imported.
         schema: where the pgq functions are, for `enqueue`; None leaves it to search_path.
 
     Raises:
