@@ -20,7 +20,7 @@ from .workers import is_alive, is_gone
 pytestmark = pytest.mark.once
 DOCS = read("docs/cli.md")
 SHOP = """
-import asyncio, contextlib, logging, os
+import asyncio, contextlib, logging, os, pathlib, time
 import pgq
 
 log = logging.getLogger("shop")
@@ -32,7 +32,21 @@ async def work(job):
         await asyncio.Event().wait()
 
 
-worker = pgq.Worker()
+@pgq.task("default")
+async def wait(job):
+    log.info("waits")
+    while not pathlib.Path(job.payload).exists():
+        await asyncio.sleep(0.01)
+
+
+@pgq.task("default", process=True)
+def grind(job):
+    pathlib.Path(f"{job.payload}.pid").write_text(str(os.getpid()))
+    while not pathlib.Path(job.payload).exists():
+        time.sleep(0.01)
+
+
+worker = pgq.Worker(tasks=[wait, grind])
 worker.handler("default")(work)
 
 
@@ -189,6 +203,63 @@ async def test_a_process_that_is_killed_is_started_again(
         assert (await has_run(worker, "one"))["process"] in pids
         assert await worker.terminated() == 0
     assert not any(map(is_alive, pids))
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+
+
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    masks = [line.split()[1] for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
+async def signalled(pid: int, number: signal.Signals) -> None:
+    """Send a signal, and wait until the process has it."""
+    os.kill(pid, number)
+
+    async def has_it() -> bool:
+        return not is_pending(pid, number)
+
+    await until(has_it, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("processes", "number", "last"),
+    [
+        ("1", signal.SIGTERM, "handlers"),
+        ("2", signal.SIGTERM, "handlers"),
+        ("2", signal.SIGTERM, "supervisor"),
+        ("2", signal.SIGINT, "handlers"),
+    ],
+)
+async def test_handlers_finish_when_all_processes_get_the_signal(
+    dsn: dict[str, Any],
+    queue: pgq.Queue,
+    shop: Path,
+    *,
+    processes: str,
+    number: signal.Signals,
+    last: str,
+) -> None:
+    gate, told = shop / "gate", shop / "gate.pid"
+    job_ids = [await queue.enqueue(str(gate), headers={"task": task}) for task in ("wait", "grind")]
+    args = ("worker", "shop:worker", "--log-json", "--processes", processes)
+    async with running(dsn, *args, cwd=shop) as worker:
+        waiting = int((await worker.logged('"waits"'))["process"])
+
+        async def grinding() -> str:
+            return told.read_text(encoding="utf-8") if told.exists() else ""
+
+        grinder = int(await until(grinding, PATIENCE))
+        pids = [worker.process.pid, waiting, parent_of(grinder), grinder]
+        for pid in dict.fromkeys(reversed(pids) if last == "supervisor" else pids):
+            await signalled(pid, number)
+        gate.touch()
+        assert await worker.ended() == 0
+    jobs = [await queue.get(job_id) for job_id in job_ids]
+    assert [(job.state, job.attempt) for job in jobs if job] == [("completed", 1)] * 2
 
 
 async def test_processes_stop_when_their_parent_is_gone(

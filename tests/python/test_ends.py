@@ -19,7 +19,7 @@ import pgq
 import pytest
 from pgserver import Server
 
-from .sessions import Connection, Dsn, until
+from .sessions import Connection, Dsn, started, until, within
 from .workers import FAST, Child, child, ended
 
 pytestmark = pytest.mark.once
@@ -61,6 +61,34 @@ if sys.argv[1] == "uvloop":
     uvloop.run(main(*sys.argv[2:]))
 else:
     asyncio.run(main(*sys.argv[2:]))
+"""
+
+# Says which signals it hears of by handlers of its own, while a worker runs and after that.
+APPLICATION: Final = """
+import asyncio, signal, sys
+import asyncpg, pgq
+
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, print, "SIGTERM")
+    signal.signal(signal.SIGINT, lambda *_: print("SIGINT"))
+    async with asyncpg.create_pool(min_size=0) as pool:
+        worker = pgq.Worker(pool)
+
+        @worker.handler("default")
+        async def handle(job):
+            print("begun")
+
+        await worker.run()
+    print("ended")
+    await asyncio.Event().wait()
+
+sys.stdout.reconfigure(line_buffering=True)
+if sys.argv[1] == "uvloop":
+    import uvloop
+    uvloop.run(main())
+else:
+    asyncio.run(main())
 """
 
 # A worker in a notebook: cells with await in them, all on the loop that runs already.
@@ -151,6 +179,86 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
         assert await worker.line() == "ended"
         assert await worker.ended() == 0
     assert await given_back(queue) == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_the_signal_handlers_of_the_application_are_there_after_a_worker(
+    server: Server, connection: Connection, queue: pgq.Queue, loop: str
+) -> None:
+    await queue.enqueue(1)
+    async with child(server, connection, APPLICATION, loop) as worker:
+        assert await worker.line() == "begun"
+        os.kill(worker.pid, signal.SIGTERM)
+        assert (await worker.line(), await worker.line()) == ("SIGTERM", "ended")
+        for number in SIGNALS:
+            os.kill(worker.pid, number)
+            assert await worker.line() == number.name
+
+
+async def test_a_worker_restores_no_signal_handler_that_it_has_not_replaced(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = signal.getsignal
+    before = [given(number) for number in SIGNALS]
+    worker = pgq.Worker(pool)
+
+    def not_by_python(number: int) -> Any:
+        return None if number == signal.SIGTERM else given(number)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        worker.stop()
+
+    monkeypatch.setattr(signal, "getsignal", not_by_python)
+    await queue.enqueue(1)
+    try:
+        await worker.run()
+        assert [given(number) for number in SIGNALS] == [before[0], signal.SIG_IGN]
+    finally:
+        signal.signal(signal.SIGINT, before[1])
+
+
+async def test_abort_ends_a_worker_as_a_second_signal_does(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    worker = pgq.Worker(pool)
+    begun = asyncio.Event()
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await queue.enqueue(1)
+    async with started(worker.run(handle_signals=False)) as run:
+        await within(begun.wait())
+        worker.abort()
+        await within(run, 15)
+    assert await given_back(queue) == [(1, 1)]
+
+
+async def test_a_worker_that_is_cancelled_while_it_stops_gives_its_jobs_back(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    worker = pgq.Worker(pool)
+    begun = asyncio.Event()
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await queue.enqueue(1)
+    async with started(worker.run()) as run:
+        await within(begun.wait())
+        worker.stop()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(run, 15)
+    assert await given_back(queue) == [(1, 1)]
 
 
 async def test_a_worker_in_a_thread_leaves_signals_alone(

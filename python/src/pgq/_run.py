@@ -215,6 +215,10 @@ class Run:
                 task.cancel()
             try:
                 await self._finish(claiming, settling)
+            except asyncio.CancelledError:
+                self.abort()
+                await self._finish(claiming, settling)
+                raise
             finally:
                 await self._end(tasks)
         for task in tasks:

@@ -281,7 +281,8 @@ class Worker:
 
         Args:
             pool: an asyncpg pool, if the worker was made without.
-            handle_signals: False leaves SIGTERM and SIGINT to the caller.
+            handle_signals: False leaves SIGTERM and SIGINT to the caller, who has `stop` and
+                `abort`. In another thread than the main one they are left alone, too.
 
         Raises:
             ValueError: there is no pool, or none that is large enough, or no handler for a queue.
@@ -331,6 +332,12 @@ class Worker:
         if self._run is not None:
             self._run.stop()
 
+    def abort(self) -> None:
+        """Stop, and cancel handlers without `grace`, as a second signal does."""
+        self.stop()
+        if self._run is not None:
+            self._run.abort()
+
     async def _run_once(
         self, pool: asyncpg.Pool[Any] | None, *, handle_signals: bool, until_idle: bool
     ) -> None:
@@ -366,10 +373,13 @@ class Worker:
 
 
 class _Signals:
-    """Lets SIGTERM and SIGINT stop the runs of the main thread, where signals can be handled."""
+    """Lets SIGTERM and SIGINT stop the runs of the main thread, where signals can be handled.
+
+    What the application has added to the loop is called, too: it could not be put back.
+    """
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._tell: list[Callable[[], object]] = []  # the runs
         self._before: dict[signal.Signals, Any] = {}
 
     @contextmanager
@@ -378,24 +388,32 @@ class _Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        loop = asyncio.get_running_loop()
-        if not self._runs:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.getsignal(number)
-                loop.add_signal_handler(number, self._signalled)
-        self._runs.append(run)
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, run.signalled)
+        if not self._tell:
+            self._replace()
+        self._tell.append(tell)
         try:
             yield
         finally:
-            self._runs.remove(run)
-            if not self._runs:
-                for number, action in self._before.items():
-                    loop.remove_signal_handler(number)
-                    signal.signal(number, action)
+            self._tell.remove(tell)
+            if not self._tell:
+                self._restore()
 
-    def _signalled(self) -> None:
-        for run in self._runs:
-            run.signalled()
+    def _replace(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is not None:  # else it is not Python's, nor to be restored
+                self._before[number] = signal.signal(number, self._signalled)
+                signal.siginterrupt(number, False)
+
+    def _restore(self) -> None:
+        while self._before:
+            number, action = self._before.popitem()
+            if signal.getsignal(number) == self._signalled:
+                signal.signal(number, action)
+
+    def _signalled(self, *_: object) -> None:
+        for tell in self._tell:
+            tell()
 
 
 _signals = _Signals()

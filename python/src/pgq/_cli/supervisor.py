@@ -25,10 +25,11 @@ class Supervisor:
     """Keeps a number of worker processes running until a signal.
 
     Each has a session of its own, so that Ctrl-C reaches this process only, which tells them to
-    stop; and a pipe from this process as stdin, so that they stop when it is gone.
+    stop; and a pipe from this process as stdin: they stop when it is gone, and at once when there
+    is something in it.
 
     Args:
-        command: what a process runs; it must stop on SIGTERM.
+        command: what a process runs; it must stop on SIGTERM, which it may get more than once.
         environment: its variables.
         processes: how many there are.
     """
@@ -71,7 +72,7 @@ class Supervisor:
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
-            self._send(signal.SIGINT)  # two of the same kind may arrive as one
+            self._abort()
             asyncio.get_running_loop().call_later(_KILL_SECONDS, self._send, signal.SIGKILL)
         else:
             self._stop()
@@ -80,6 +81,11 @@ class Supervisor:
         self._stopping.set()
         self._changed.set()
         self._send(signal.SIGTERM)
+
+    def _abort(self) -> None:
+        for process in self._running:
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
 
     def _send(self, number: signal.Signals) -> None:
         for process in self._running:

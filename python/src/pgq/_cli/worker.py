@@ -6,10 +6,11 @@ import asyncio
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -162,27 +163,31 @@ async def _serve(options: Settings, target: _Target, pool_size: int, *, supervis
 
 async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool) -> None:
     log.info("worker %s starts", worker.name)
-    with _stopped_with_parent(worker) if supervised else nullcontext():
-        try:
-            await worker.run(pool)
-        except ValueError as exc:
-            raise Misuse(str(exc)) from exc
+    if supervised:
+        _obey_supervisor(worker)
+    try:
+        await worker.run(pool, handle_signals=not supervised)
+    except ValueError as exc:
+        raise Misuse(str(exc)) from exc
     log.info("worker %s has stopped", worker.name)
 
 
-@contextmanager
-def _stopped_with_parent(worker: Worker) -> Generator[None]:
-    """Stop the worker when the process that holds the other end of stdin is gone."""
+def _obey_supervisor(worker: Worker) -> None:
+    """Let a signal stop the worker, however often it comes: what is on stdin aborts it.
+
+    A service manager sends each signal to this process as well as to the supervisor, who passes
+    it on. The end of stdin is that of the supervisor.
+    """
     loop = asyncio.get_running_loop()
     file = sys.stdin.fileno()
 
     def read() -> None:
-        if not os.read(file, 100):
+        if os.read(file, 1):
+            worker.abort()
+        else:
             loop.remove_reader(file)
             worker.stop()
 
     loop.add_reader(file, read)
-    try:
-        yield
-    finally:
-        loop.remove_reader(file)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
