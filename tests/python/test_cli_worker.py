@@ -154,6 +154,7 @@ NO_WORKERS = {
     "nowhere:worker": "No module named 'nowhere'",
     "shop:missing": "has no attribute 'missing'",
     "shop:number": "neither a pgq.Worker nor a function",
+    "shop:wait": "neither a pgq.Worker nor a function",
     "shop:wrong": "the function returned 1",
     "shop:none": "the worker has no handler",
     "broken:worker": "ZeroDivisionError: division by zero",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import threading
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import asyncpg
 import pgq
 import pydantic
 import pytest
+from pgq import testing
 
 from .sessions import Connection
 
@@ -334,6 +336,70 @@ async def test_a_result_that_will_never_be_is_told(
     await worker.run_until_idle()
     with pytest.raises(pgq.UnknownJob):
         await gone.result()
+
+
+async def test_who_awaited_a_result_is_told_which_job_it_was(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    dead = await decide.enqueue("retry now", connection=pool, max_attempts=2)
+    cancelled = await send_email.enqueue(SendEmail("ada"), connection=pool)
+    await cancelled.cancel()
+    await worker.run_until_idle()
+    with pytest.raises(pgq.JobDead) as died:
+        await dead.result()
+    assert died.value.args == ("the job has died",)
+    assert died.value.detail == f"Job {dead.id} of queue 'default' is dead after 2 attempts."
+    assert "pgq_retry" in str(died.value.hint)
+    with pytest.raises(pgq.JobCancelled, match="the job was cancelled") as was_cancelled:
+        await cancelled.result()
+    assert was_cancelled.value.detail == f"Job {cancelled.id} of queue 'default' was cancelled."
+
+
+async def test_a_handle_looks_after_its_job(
+    pool: asyncpg.Pool[Any], connection: Connection, queue: pgq.Queue
+) -> None:
+    handle = await send_email.enqueue(SendEmail("ada"), connection=pool)
+    job = await handle.get()
+    assert job is not None
+    assert (job.id, job.state) == (handle.id, "ready")
+    await queue.dequeue()
+    assert not await handle.cancel()
+    assert await handle.cancel(force=True)
+    job = await handle.get()
+    assert job is not None
+    assert job.state == "cancelled"
+    assert await send_email.handle(-1, connection=pool).get() is None
+    loose = await send_email.enqueue(SendEmail("eve"), connection=connection)
+    with pytest.raises(ValueError, match="on a connection"):
+        await loose.get()
+    with pytest.raises(ValueError, match="on a connection"):
+        await loose.cancel()
+    assert await loose.cancel(connection=connection)
+
+
+async def test_a_task_is_called_and_documented_as_its_function() -> None:
+    def plain(job: pgq.Job[int]) -> int:
+        """Give back."""
+        return job.payload
+
+    @pgq.task("default", transaction=True)
+    async def with_a_connection(job: pgq.Job[int], connection: Any) -> Any:
+        return job.payload, connection
+
+    class Sender:
+        def __init__(self) -> None:
+            self.enqueue = "its own"
+
+        def __call__(self, job: pgq.Job[int]) -> int:
+            return job.payload
+
+    task = pgq.task("default", name="other")(plain)
+    assert task(testing.job(7)) == 7
+    assert await send_email(testing.job(SendEmail("ada"))) == "to ada"
+    assert await with_a_connection(testing.job(7), "connection") == (7, "connection")
+    assert (task.name, vars(task)["__name__"], task.__doc__) == ("other", "plain", "Give back.")
+    assert inspect.signature(task) == inspect.signature(plain)
+    assert callable(pgq.task("default")(Sender()).enqueue)
 
 
 async def test_wrong_tasks_are_told_at_once(worker: pgq.Worker) -> None:

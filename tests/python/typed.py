@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pgq
+from pgq import testing
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -48,12 +49,17 @@ async def right(
     assert_type(await send.handle(1, connection=executor).result(), int)
     assert_type(send_in_a_thread, pgq.Task[SendEmail, int])
     assert_type(send_in_a_transaction, pgq.Task[SendEmail, int])
+    assert_type(await handle.get(), pgq.JobSnapshot | None)
+    assert_type(await handle.cancel(force=True, connection=pool), bool)
+    await send(testing.job(SendEmail("ada")))
+    await send_in_a_transaction(testing.job(SendEmail("ada")), connection)
     await send.enqueue_many((SendEmail(to) for to in "ab"), connection=pool, run_at=None)
     await take_anything.enqueue({"to": "ada"}, connection=pool)
     pgq.Worker(pool, [send, send_in_a_thread, send_in_a_transaction, take_anything])
 
 
 async def wrong(connection: pgq.Connection) -> None:
+    await send(testing.job(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue(SendEmail("ada"))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await send.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue(SendEmail("ada"), connection=connection, priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

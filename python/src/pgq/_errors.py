@@ -50,7 +50,7 @@ class UnknownTask(Error):
 
 
 class JobDead(Error):
-    """The job whose result was awaited has died; the message is its last error."""
+    """The job whose result was awaited has died; the message is its last error, if any."""
 
 
 class JobCancelled(Error):

@@ -31,7 +31,7 @@ import asyncpg
 
 from pgq._codec import Codec
 from pgq._errors import JobCancelled, JobDead, UnknownJob
-from pgq._models import AfterOnDead, Job, JobId, Missed, OnDuplicate
+from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
 from pgq._queue import Executor, Queue
 
@@ -63,11 +63,23 @@ class EnqueueOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class JobHandle(Generic[R]):
-    """A job that was enqueued, and a way to its result."""
+    """A job that was enqueued, and a way to its result.
+
+    Its methods look with `connection`, a connection or pool; by default with the pool that the job
+    was enqueued with, or what `Task.handle` was given. Without any of them they raise ValueError.
+    """
 
     id: JobId
     _task: Task[Any, R]
     _executor: Executor | None
+
+    async def get(self, *, connection: Executor | None = None) -> JobSnapshot | None:
+        """Look at the job, as `Queue.get` does."""
+        return await self._queue(connection).get(self.id)
+
+    async def cancel(self, *, force: bool = False, connection: Executor | None = None) -> bool:
+        """Cancel the job, or tell its worker, as `Queue.cancel` does."""
+        return await self._queue(connection).cancel(self.id, force=force)
 
     async def result(
         self, timeout: timedelta | None = None, *, connection: Executor | None = None
@@ -79,22 +91,25 @@ class JobHandle(Generic[R]):
 
         Args:
             timeout: how long to wait at most; None (the default) waits for ever.
-            connection: a pool or connection to look with; by default the pool that the job was
-                enqueued with, or what `Task.handle` was given.
+            connection: a pool or connection to look with.
 
         Raises:
-            JobDead: the job has died.
-            JobCancelled: it was cancelled.
+            JobDead: the job has died; `detail` says which.
+            JobCancelled: it was cancelled; `detail` says which.
             UnknownJob: there is none of this id, or its queue keeps no completed jobs.
             InvalidPayload: the result is not of the type that the task declares.
             TimeoutError: it has not ended in time (before Python 3.11 asyncio.TimeoutError).
             ValueError: the job was enqueued on a connection, and none is given here.
         """
+        queue = self._queue(connection)
+        seconds = None if timeout is None else timeout.total_seconds()
+        return await asyncio.wait_for(self._ended(queue), seconds)
+
+    def _queue(self, connection: Executor | None) -> Queue:
         executor = connection or self._executor
         if executor is None:
-            raise ValueError("the job was enqueued on a connection: give result() one, or a pool")
-        seconds = None if timeout is None else timeout.total_seconds()
-        return await asyncio.wait_for(self._ended(self._task.on(executor)), seconds)
+            raise ValueError("the job was enqueued on a connection: pass one here, or a pool")
+        return self._task.on(executor)
 
     async def _ended(self, queue: Queue) -> R:
         pause = _FIRST_LOOK_SECONDS
@@ -104,9 +119,16 @@ class JobHandle(Generic[R]):
             await asyncio.sleep(pause * random.uniform(0.75, 1.25))
             pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
         if job.state == "dead":
-            raise JobDead(job.last_error or "")
+            raise JobDead(
+                job.last_error or "the job has died",
+                detail=f"Job {job.id} of queue {job.queue!r} is dead after {job.attempt} attempts.",
+                hint="pgq_retry makes it ready again.",
+            )
         if job.state == "cancelled":
-            raise JobCancelled(job.last_error or "")
+            raise JobCancelled(
+                job.last_error or "the job was cancelled",
+                detail=f"Job {job.id} of queue {job.queue!r} was cancelled.",
+            )
         return self._task.results.decode(job.result)
 
 
@@ -114,7 +136,7 @@ class Task(Generic[P, R]):
     """A function that handles jobs of one queue, made by `task`.
 
     The jobs carry its name in the header "task", so a queue may have many tasks, and any client
-    can enqueue for one.
+    can enqueue for one. It can be called as the function itself, and is documented like it.
 
     Attributes:
         function: the decorated function.
@@ -136,6 +158,7 @@ class Task(Generic[P, R]):
     ) -> None:
         if deadline is not None and deadline <= timedelta(0):
             raise ValueError("the deadline must be positive")
+        functools.update_wrapper(self, function, updated=())
         self.function = function
         self.name: str = name or _name(function)
         self.queue = queue
@@ -145,6 +168,15 @@ class Task(Generic[P, R]):
         self.payloads: Codec[P] = Codec(_payload_kind(function, 2 if transaction else 1))
         self.results: Codec[R] = Codec(_result_kind(function))
         self._schema = schema
+
+    def __call__(self, job: Job[P], *connection: Any) -> Any:
+        """Call the function, as tests like it; a coroutine function returns what is to be awaited.
+
+        Args:
+            job: for example one of `pgq.testing.job`.
+            connection: for a function with `transaction`, which the call does not begin.
+        """
+        return self.function(job, *connection)
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
@@ -158,7 +190,7 @@ class Task(Generic[P, R]):
 
         Args:
             job_id: the job.
-            connection: a pool or connection for `JobHandle.result`, which may be given its own.
+            connection: a pool or connection for the methods of `JobHandle`.
         """
         return JobHandle(JobId(job_id), self, connection)
 

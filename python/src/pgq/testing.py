@@ -106,7 +106,7 @@ def job(
     cancel_requested: bool = False,
     checkpoint: Any = None,
 ) -> Job[P]:
-    """Make a job by hand, to call a handler with: `await task.function(job(payload))`.
+    """Make a job by hand, to call a handler with: `await send_email(job(payload))`.
 
     Args:
         payload: what the handler finds in `job.payload`, as it is.

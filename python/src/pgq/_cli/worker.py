@@ -22,6 +22,7 @@ from pgq._cli import logs
 from pgq._cli.base import Command, Settings, server_settings, settings
 from pgq._cli.errors import Failure, Misuse
 from pgq._cli.supervisor import Supervisor
+from pgq._task import Task
 from pgq._worker import Worker
 
 _Target: TypeAlias = "Worker | Callable[[asyncpg.Pool[Any]], object]"
@@ -133,7 +134,7 @@ def _load(target: str) -> _Target:
         found: object = reduce(getattr, path.split("."), module)
     except AttributeError as exc:
         raise Misuse(str(exc)) from exc
-    if not isinstance(found, Worker) and not callable(found):
+    if not isinstance(found, Worker) and (isinstance(found, Task) or not callable(found)):
         raise Misuse(f"{target} is neither a pgq.Worker nor a function")
     return cast("_Target", found)
 
