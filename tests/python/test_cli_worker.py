@@ -63,6 +63,10 @@ async def managed(pool):
     log.info("closed")
 
 
+def fail(pool):
+    raise LookupError("no bank")
+
+
 def wrong(pool):
     return 1
 
@@ -275,11 +279,24 @@ async def test_processes_stop_when_their_parent_is_gone(
         await is_gone(child)
 
 
+@pytest.mark.parametrize("target", ["shop:number", "nowhere:worker"])
 async def test_a_target_that_is_no_worker_ends_all_processes(
+    dsn: dict[str, Any], shop: Path, target: str
+) -> None:
+    async with running(dsn, "worker", target, "--processes", "2", cwd=shop) as worker:
+        assert await worker.ended() == 2
+        assert NO_WORKERS[target] in "".join(worker.lines)
+
+
+async def test_a_process_that_fails_is_started_again_after_a_pause_that_grows(
     dsn: dict[str, Any], shop: Path
 ) -> None:
-    async with running(dsn, "worker", "shop:number", "--processes", "2", cwd=shop) as worker:
-        assert await worker.ended() == 2
+    args = ("worker", "shop:fail", "--log-json", "--processes", "2")
+    async with running(dsn, *args, cwd=shop) as worker:
+        await worker.until(lambda line: "pgq: LookupError: no bank" in line)
+        await worker.logged(r"ended with 1: starting another in 0\.5 s")
+        await worker.logged(r"ended with 1: starting another in 1\.0 s")
+        assert await worker.terminated() == 0
 
 
 # Reload

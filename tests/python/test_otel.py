@@ -516,6 +516,23 @@ async def test_jobs_are_counted_by_queue_task_and_outcome(
     assert point.count == 1
 
 
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, LookupError, pgq.Retry, pgq.Cancel, pgq.JobDead]
+)
+async def test_what_errors_say_makes_no_series_of_its_own(
+    queue: pgq.Queue, worker: pgq.Worker, telemetry: Telemetry, error: type[BaseException]
+) -> None:
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        raise error(job.payload)
+
+    await queue.enqueue_many(["one text", "another"], max_attempts=1)
+    await worker.run_until_idle()
+    for name in ("messaging.client.consumed.messages", "messaging.process.duration"):
+        [(found, _)] = telemetry.points(name)
+        assert found.get("error.type") in {None, error.__name__}
+
+
 async def test_the_wait_is_from_when_a_job_was_due_until_its_claim(
     queue: pgq.Queue, worker: pgq.Worker, telemetry: Telemetry
 ) -> None:
