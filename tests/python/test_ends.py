@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import threading
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -217,6 +218,43 @@ async def test_a_worker_restores_no_signal_handler_that_it_has_not_replaced(
         assert [given(number) for number in SIGNALS] == [before[0], signal.SIG_IGN]
     finally:
         signal.signal(signal.SIGINT, before[1])
+
+
+def terminated_in_a_fork() -> int:
+    """Return the exit code of a process that is forked and sends itself SIGTERM."""
+    with warnings.catch_warnings():  # there are threads
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_process_that_a_handler_forks_has_no_signal_handlers_of_the_worker(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, *, in_thread: bool
+) -> None:
+    worker = pgq.Worker(pool)
+
+    async def handle(_: pgq.Job) -> int:
+        return terminated_in_a_fork()
+
+    def handle_in_a_thread(_: pgq.Job) -> int:
+        return terminated_in_a_fork()
+
+    worker.handler("default")(handle_in_a_thread if in_thread else handle)
+    before = signal.getsignal(signal.SIGTERM)
+    async with started(worker.run()) as run:
+        for number in (1, 2):
+            job_id = await queue.enqueue(1)
+            await ended(pool, number)
+            job = await queue.get(job_id)
+            assert job is not None
+            assert job.result == -signal.SIGTERM
+        worker.stop()
+        await within(run, 30)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 async def test_abort_ends_a_worker_as_a_second_signal_does(

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext
@@ -411,9 +412,16 @@ class _Signals:
             if signal.getsignal(number) == self._signalled:
                 signal.signal(number, action)
 
+    def forget(self) -> None:
+        """In a process that was forked: the runs are its parent's."""
+        self._tell.clear()
+        self._restore()
+
     def _signalled(self, *_: object) -> None:
         for tell in self._tell:
             tell()
 
 
 _signals = _Signals()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_signals.forget)
