@@ -6,15 +6,18 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pgq
 import pytest
+from pgq._cli.supervisor import Supervisor
 
 from .cli_session import PATIENCE, Running, running
 from .pages import read, snippets
-from .sessions import Connection, until
+from .sessions import Connection, until, within
+from .sessions import started as begun
 from .workers import is_alive, is_gone
 
 pytestmark = pytest.mark.once
@@ -297,6 +300,47 @@ async def test_a_process_that_fails_is_started_again_after_a_pause_that_grows(
         await worker.logged(r"ended with 1: starting another in 0\.5 s")
         await worker.logged(r"ended with 1: starting another in 1\.0 s")
         assert await worker.terminated() == 0
+
+
+# The second process tells the first one that it is there, and ends as that when it is to stop.
+BOTH_FAIL = """
+import os, pathlib, signal, time
+
+signal.signal(signal.SIGTERM, lambda *_: os._exit(2))
+try:
+    pathlib.Path("first").touch(exist_ok=False)
+except FileExistsError:
+    pathlib.Path("second").touch()
+    while True:
+        time.sleep(60)
+while not pathlib.Path("second").exists():
+    time.sleep(0.01)
+os._exit(2)
+"""
+
+
+async def test_the_status_of_wrong_usage_stays_whatever_the_others_end_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    supervisor = Supervisor((sys.executable, "-c", BOTH_FAIL), os.environ, 2)
+    assert await within(supervisor.run(), PATIENCE) == 2
+
+
+async def test_a_target_that_is_no_worker_any_more_ends_no_process_that_works(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pgq._cli.supervisor._SETTLED_SECONDS", 0.0)
+    command = (sys.executable, "-c", "raise SystemExit(2)")
+    supervisor = Supervisor(command, os.environ, 1)
+
+    async def is_started_again() -> bool:
+        return "ended with 2: starting another" in caplog.text
+
+    async with begun(supervisor.run()) as run:
+        await until(is_started_again, PATIENCE)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await within(run, PATIENCE) == 0
 
 
 # Reload

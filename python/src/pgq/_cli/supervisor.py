@@ -44,6 +44,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._status = 0
+        self._begun = time.monotonic()
 
     async def run(self, changes: AsyncIterator[object] | None = None) -> int:
         """Run until SIGTERM or SIGINT.
@@ -69,6 +70,10 @@ class Supervisor:
         with suppress(asyncio.CancelledError):
             await watching
         return self._status
+
+    def _has_settled(self) -> bool:
+        """Tell whether others may be at work, with what the target was when they were started."""
+        return time.monotonic() - self._begun > _SETTLED_SECONDS
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
@@ -102,14 +107,14 @@ class Supervisor:
             if self._stopping.is_set():
                 if status not in (0, -signal.SIGTERM):
                     log.warning("process %d ended with %d", process.pid, status)
-                    self._status = FAILED
+                    self._status = self._status or FAILED
             elif waits:
                 if not changed.is_set():
                     log.warning(
                         "process %d ended with %d: waiting for changes", process.pid, status
                     )
                 await changed.wait()
-            elif status == USAGE:
+            elif status == USAGE and not self._has_settled():
                 self._status = USAGE
                 self._stop()
             else:

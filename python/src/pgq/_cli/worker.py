@@ -82,8 +82,8 @@ def worker(
 
     On a signal the worker claims no more, and its handlers may finish; a second one ends them at
     once. The log goes to stderr. With several processes, one that dies is started again after a
-    pause that grows. Exits with 0 after a signal, with 2 if TARGET is not a worker, and with 1
-    if a process did not end as it was told to.
+    pause that grows. Exits with 0 after a signal, with 2 if TARGET is not a worker from the
+    start, and with 1 if a process did not end as it was told to.
     """
     if settings().schema is not None:
         raise click.UsageError("The worker names its schema itself: pgq.Worker(schema=...).")
