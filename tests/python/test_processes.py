@@ -146,7 +146,7 @@ def start_a_program(_: pgq.Job) -> int:
 async def test_what_a_handler_starts_is_an_ordinary_program(
     queue: pgq.Queue, worker: pgq.Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    worker.handler("default", process=True)(start_a_program)
+    worker.handler("default", process=True, concurrency=1)(start_a_program)
     job_ids = await queue.enqueue_many([1, 2])
     await within(worker.run_until_idle())
     for job_id in job_ids:
