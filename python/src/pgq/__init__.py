@@ -37,6 +37,7 @@ from pgq._models import (
     Privilege,
     Receipt,
     Token,
+    Unreadable,
 )
 from pgq._outcomes import Cancel, Retry, Snooze
 from pgq._queue import Connection, Executor, Queue
@@ -86,6 +87,7 @@ __all__ = [
     "UnknownJob",
     "UnknownQueue",
     "UnknownTask",
+    "Unreadable",
     "Worker",
     "WrongTransaction",
     "register",

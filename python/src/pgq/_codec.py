@@ -10,6 +10,7 @@ import msgspec
 from msgspec.inspect import CustomType, Field, Type, type_info
 
 from pgq._errors import InvalidPayload
+from pgq._models import readable
 
 T = TypeVar("T")
 
@@ -61,8 +62,8 @@ class Codec(Generic[T]):
 
     def decode(self, plain: Any) -> T:
         """Return a value of the type; raises `InvalidPayload` if `plain` does not make one."""
+        value: T = readable("value", plain)
         if not self.is_typed:
-            value: T = plain
             return value
         try:
             if self._adapter is None:

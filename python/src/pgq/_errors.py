@@ -42,7 +42,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class InvalidPayload(InvalidArgument):
-    """A payload or result is not of the type that its task declares."""
+    """A payload or result is not of the type that its task declares, or cannot be read."""
 
 
 class UnknownTask(Error):

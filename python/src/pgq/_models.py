@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, TypeAlias
 
-from pgq._errors import InvalidArgument
+from pgq._errors import InvalidArgument, InvalidPayload
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -37,12 +37,30 @@ class Receipt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """What stands in a job for JSON that `loads` cannot read, as a number of 5000 digits.
+
+    A worker fails the attempt at such a job, and handles the others that were claimed with it.
+    """
+
+    text: str = field(repr=False)
+    error: Exception
+
+
+def readable(name: str, value: PayloadT) -> PayloadT:
+    """Return what was read; raises `InvalidPayload` if it could not be."""
+    if isinstance(value, Unreadable):
+        raise InvalidPayload(f"the {name} cannot be read: {value.error}") from value.error
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Generic[PayloadT]):
     """A job as the server returned it.
 
     Times are aware and the server's. `token` is None for a job that was popped. In a
     handler that takes a `Job[SendEmail]` the payload is a `SendEmail`, else it is as `loads` read
-    it.
+    it. A payload, checkpoint, result or headers that it cannot read are an `Unreadable`.
     """
 
     id: JobId

@@ -25,6 +25,7 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
+    Unreadable,
     receipt_of,
 )
 
@@ -69,7 +70,8 @@ class Queue:
         name: the queue; "default" exists from the start, others are made by `create`.
         schema: where the pgq functions are; None (the default) leaves it to search_path.
         dumps: makes JSON text of payloads, headers and results; `json.dumps` by default.
-        loads: reads JSON text; by default as `json.loads` does.
+        loads: reads JSON text; by default as `json.loads` does. What it cannot read is an
+            `Unreadable` in its job.
     """
 
     def __init__(
@@ -908,8 +910,11 @@ class Queue:
     def _decoded(self, row: asyncpg.Record) -> dict[str, Any]:
         columns = dict(row.items())
         for name in ("payload", "headers", "checkpoint", "result"):
-            if columns.get(name) is not None:
-                columns[name] = self._loads(columns[name])
+            if (text := columns.get(name)) is not None:
+                try:
+                    columns[name] = self._loads(text)
+                except Exception as exc:  # noqa: BLE001 it must not cost the other jobs
+                    columns[name] = Unreadable(text=text, error=exc)
         return columns
 
     def _json(self, value: Any) -> str | None:

@@ -22,7 +22,7 @@ from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
 from pgq._log import about, log
-from pgq._models import Job, Token
+from pgq._models import Job, Token, readable
 from pgq._outcomes import Cancel, Outcome
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
@@ -58,8 +58,11 @@ class Consumer:
         return [*self.tasks.values(), *([self.handler] if self.handler is not None else [])]
 
     def task_of(self, job: Job[Any]) -> Task[Any, Any]:
-        """Return the task that handles a job; raises `UnknownTask`."""
-        name = job.headers.get(TASK_HEADER) if isinstance(job.headers, dict) else None
+        """Return the task that handles a job; raises `UnknownTask` and `InvalidPayload`."""
+        readable("payload", job.payload)
+        headers = readable("headers", job.headers)
+        readable("checkpoint", job.checkpoint)
+        name = headers.get(TASK_HEADER) if isinstance(headers, dict) else None
         if isinstance(name, str) and name in self.tasks:
             return self.tasks[name]
         if self.handler is not None:
