@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any, get_args
 import asyncpg
 import pgq
 import pytest
+from pgq import _call
 
 from .sessions import Connection
 
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.once
 FAST = timedelta(milliseconds=5)
 SHORT = timedelta(milliseconds=300)
 LONG = 60  # seconds that no test waits for
+LONG_LEASE = timedelta(days=24, microseconds=1)
 
 
 @pytest.fixture
@@ -134,23 +137,39 @@ async def test_a_thread_whose_lease_is_lost_is_interrupted(
 
 
 async def test_a_thread_that_does_not_listen_keeps_its_slot(
-    queue: pgq.Queue, worker: pgq.Worker
+    pool: asyncpg.Pool[Any],
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop, begun, free = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    count = 0
+    other = pgq.Queue(pool, "other")
+    await other.create()
+    interrupted, later, free = asyncio.Event(), asyncio.Event(), threading.Event()
+    interrupt: Any = vars(_call)["_interrupt"]
+    begun: list[int] = []
 
-    @worker.handler("default", concurrency=1, deadline=FAST)
-    def handle(_: pgq.Job) -> None:
-        nonlocal count
-        count += 1
-        loop.call_soon_threadsafe(begun.set)
+    def watched(thread: threading.Thread) -> None:
+        interrupt(thread)
+        interrupted.set()
+
+    monkeypatch.setattr(_call, "_interrupt", watched)
+
+    @worker.handler("default", concurrency=1, prefetch=1, deadline=FAST)
+    def handle(job: pgq.Job) -> None:
+        begun.append(job.payload)
         free.wait(LONG)
+
+    @worker.handler("other")
+    async def handle_other(_: pgq.Job) -> None:
+        later.set()
 
     await queue.enqueue_many([1, 2], max_attempts=1)
     async with running(worker):
-        await patiently(begun)
-        await asyncio.sleep(0.05)
-        assert count == 1
+        await patiently(interrupted)
+        # If that had freed the slot, job 2, which the worker holds, would have begun by now.
+        await other.enqueue(3)
+        await patiently(later)
+        assert begun == [1]
         free.set()
 
 
@@ -310,7 +329,7 @@ async def test_hooks_hear_of_errors_and_do_not_hide_them(
 
     ids = await queue.enqueue_many([1, 2, 3], max_attempts=1)
     await worker.run_until_idle()
-    assert heard == [(1, "ZeroDivisionError()")]
+    assert heard == [(1, "ZeroDivisionError()"), (2, "PermissionError('not this one')")]
     assert "LookupError: a hook of no use" in caplog.text
     states = [await ended(queue, job_id) for job_id in ids]
     assert [state for state, _ in states] == ["dead", "dead", "cancelled"]
@@ -444,7 +463,110 @@ async def test_a_worker_can_be_given_its_pool_late(pool: asyncpg.Pool[Any]) -> N
     await asyncio.wait_for(run, 30)
 
 
-@pytest.mark.parametrize("options", [{"batch": 0}, {"prefetch": -1}])
+def give_up(_: pgq.Job) -> None:
+    raise pgq.GiveUp("there is no such address")
+
+
+@pytest.mark.parametrize("how", ["raised", "returned", "transaction", "process", "alone"])
+async def test_a_job_that_is_given_up_is_dead_at_once(
+    connection: Connection, queue: pgq.Queue, worker: pgq.Worker, how: str
+) -> None:
+    await connection.execute("create table effect (n integer)")
+
+    async def in_the_loop(job: pgq.Job) -> pgq.GiveUp:
+        if how != "returned":
+            give_up(job)
+        return pgq.GiveUp("there is no such address")
+
+    async def in_a_transaction(job: pgq.Job, connection: pgq.Connection) -> None:
+        await connection.execute("insert into effect values (1)")
+        give_up(job)
+
+    if how == "transaction":
+        worker.handler("default", transaction=True)(in_a_transaction)
+    elif how == "process":
+        worker.handler("default", process=True)(give_up)
+    else:
+        worker.handler("default")(in_the_loop)
+    job_id = await queue.enqueue(1, max_attempts=20)
+    if how == "alone":
+        assert await worker.run_job(job_id, connection=connection)
+    else:
+        await worker.run_until_idle()
+    assert await ended(queue, job_id) == ("dead", "there is no such address")
+    assert await connection.fetch("select from effect") == []
+
+
+def eagerly(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Future[Any]:
+    """Make tasks as `asyncio.eager_task_factory` does, which is new in Python 3.12.
+
+    It runs what it can at once; here, only handlers that await nothing.
+    """
+    if not coroutine.__qualname__.endswith("_execute"):
+        return asyncio.Task(coroutine, loop=loop, **options)
+    ended = loop.create_future()
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        ended.set_result(end.value)
+    return ended
+
+
+async def test_a_loop_that_begins_tasks_at_once_makes_no_difference(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    depths: set[int] = set()
+
+    @worker.handler("default", concurrency=1, prefetch=500)
+    async def handle(job: pgq.Job) -> None:
+        depths.add(len(inspect.stack(0)))
+
+    ids = await queue.enqueue_many(range(300), max_attempts=1)
+    factory: Any = getattr(asyncio, "eager_task_factory", eagerly)
+    asyncio.get_running_loop().set_task_factory(factory)
+    await asyncio.wait_for(worker.run_until_idle(), 30)
+    asyncio.get_running_loop().set_task_factory(None)
+    assert {(await ended(queue, job_id))[0] for job_id in ids} == {"completed"}
+    assert len(depths) == 1, "each begins where the one before began"
+
+
+async def test_what_no_outcome_is_fails_its_job_only(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise LookupError("it cannot be said")
+
+    class Hasty(pgq.Retry):
+        def __init__(self) -> None:
+            """Leave out what `Retry` needs."""
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> Any:
+        if job.payload == 1:
+            raise pgq.Cancel(Unspeakable())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return Hasty() if job.payload == 2 else None
+
+    ids = await queue.enqueue_many([1, 2, 3], max_attempts=1)
+    await asyncio.wait_for(worker.run_until_idle(), 30)
+    (first, said), (second, lacks), (third, _) = [await ended(queue, job_id) for job_id in ids]
+    assert (first, second, third) == ("dead", "dead", "completed")
+    assert "it cannot be said" in str(said)
+    assert "AttributeError" in str(lacks)
+
+
+@pytest.mark.parametrize("options", [{"batch": 0}, {"prefetch": -1}, {"timeout": LONG_LEASE}])
 async def test_wrong_options_are_told_at_once(worker: pgq.Worker, options: Any) -> None:
     with pytest.raises(ValueError, match="must"):
         worker.configure("default", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"poll_interval": timedelta(0)},
+        {"call_timeout": timedelta(0)},
+        {"grace": timedelta(seconds=-1)},
+    ],
+)
+async def test_wrong_arguments_are_told_at_once(options: Any) -> None:
+    with pytest.raises(ValueError, match="must"):
+        pgq.Worker(**options)

@@ -348,39 +348,48 @@ async def test_a_deadline_is_no_less_a_failure_when_the_worker_stops(
 async def test_a_job_is_not_given_back_before_its_thread_has_ended(
     queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, begun, interrupted = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop, begun, other_begun = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    other_released = asyncio.Event()
     gate, gone = threading.Event(), threading.Event()
-    released: list[bool] = []
+    released: list[tuple[int, bool]] = []
     release = pgq.Queue.release
 
-    async def watched(*args: Any, **options: Any) -> bool:
-        released.append(gone.is_set())
-        return await release(*args, **options)
+    async def watched(queue: pgq.Queue, job: pgq.Job, *args: Any, **options: Any) -> bool:
+        released.append((job.payload, gone.is_set()))
+        if job.payload == 2:
+            other_released.set()
+        return await release(queue, job, *args, **options)
 
     monkeypatch.setattr(pgq.Queue, "release", watched)
 
-    @worker.handler("default")
-    def handle(_: pgq.Job) -> None:
+    @pgq.task("default")
+    def thread(_: pgq.Job) -> None:
         try:
             loop.call_soon_threadsafe(begun.set)
             while True:
                 time.sleep(0.001)
         finally:
-            loop.call_soon_threadsafe(interrupted.set)
             gate.wait(30)
             gone.set()
 
-    await queue.enqueue(1)
+    @pgq.task("default")
+    async def other(_: pgq.Job) -> None:
+        other_begun.set()
+        await asyncio.Event().wait()
+
+    worker.add(thread, other)
+    for number, task in enumerate((thread, other), 1):
+        await queue.enqueue(number, headers={"task": task.name})
     run = asyncio.create_task(worker.run(handle_signals=False))
     await within(begun.wait())
+    await within(other_begun.wait())
     run.cancel()
-    await within(interrupted.wait())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    # They are cancelled, and given back, in the order in which they began.
+    await within(other_released.wait())
     gate.set()
     with pytest.raises(asyncio.CancelledError):
         await within(run)
-    assert released == [True]
+    assert released == [(2, False), (1, True)]
 
 
 async def test_a_thread_that_has_just_been_started_can_be_interrupted(
@@ -438,6 +447,144 @@ async def test_a_thread_that_does_not_end_keeps_its_lease_and_holds_up_nobody(
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == others
     gate.set()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), Odd()], ids=repr)
+async def test_who_fails_to_clean_up_is_given_back_all_the_same(
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+) -> None:
+    begun = asyncio.Event()
+    ends: list[str] = []
+
+    async def instrument(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
+        try:
+            return await call_next(job)
+        except BaseException as exc:
+            ends.append(repr(exc))
+            raise
+
+    monkeypatch.setattr("pgq._run.instrumentation", [instrument])
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise error
+
+    await queue.enqueue(1, max_attempts=1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(begun.wait())
+    await cancelled(run)
+    (job,) = await queue.dequeue()
+    assert (job.attempt, job.last_error) == (1, None)
+    assert "failed as it was cancelled" in caplog.text
+    assert ends == ["CancelledError('abort')"]
+
+
+async def test_who_fails_to_clean_up_is_cancelled_all_the_same(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    begun = asyncio.Event()
+
+    @worker.handler("default", timeout=SHORT)
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ZeroDivisionError
+
+    job_id = await queue.enqueue(1)
+    async with running(worker):
+        await within(begun.wait())
+        await queue.cancel(job_id)
+
+        async def ended() -> bool:
+            return (await seen(queue, job_id)).state == "cancelled"
+
+        await until(ended)
+    assert (await seen(queue, job_id)).last_error == "cancelled on request"
+
+
+async def test_what_fails_at_the_deadline_is_told_beside_it(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    @worker.handler("default", deadline=FAST)
+    async def handle(_: pgq.Job) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ZeroDivisionError
+
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    error = str((await seen(queue, job_id)).last_error)
+    assert "ZeroDivisionError" in error
+    assert error.endswith("TimeoutError: the deadline of the task has passed\n")
+
+
+async def test_who_takes_no_notice_of_a_cancellation_holds_up_nobody_for_ever(
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pgq._run._CANCEL_SECONDS", 0.05)
+    stubborn, other, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    @worker.handler("default", deadline=FAST)
+    async def handle(job: pgq.Job) -> None:
+        if job.payload == 2:
+            other.set()
+            return
+        tasks.append(asyncio.current_task())
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+            stubborn.set()
+
+    job_id = await queue.enqueue(1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(stubborn.wait())
+    await queue.enqueue(2)
+    await within(other.wait())
+    await cancelled(run)
+    assert (await seen(queue, job_id)).state == "active"
+    assert caplog.messages[-1] == f"job {job_id} was not given back: its lease will run out"
+    gate.set()
+    (task,) = tasks
+    assert task is not None
+    await within(asyncio.wait([task]))
+
+
+async def test_what_is_not_given_back_is_told_also_if_a_run_is_cancelled_twice(
+    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, interrupted, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await gate.wait()
+        finally:
+            interrupted.set()
+            await gate.wait()
+
+    await queue.enqueue(1)
+    run = asyncio.create_task(worker.run(handle_signals=False))
+    await within(begun.wait())
+    run.cancel()
+    await within(interrupted.wait())
+    await cancelled(run)
+    assert "was not given back" in caplog.text
 
 
 async def test_a_run_that_is_cancelled_twice_leaves_nothing_behind(

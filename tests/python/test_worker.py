@@ -633,6 +633,118 @@ async def test_an_unknown_queue_ends_the_worker(worker: pgq.Worker) -> None:
         await asyncio.wait_for(worker.run(), 30)
 
 
+async def test_nothing_is_claimed_if_a_queue_is_unknown(
+    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Watch(monkeypatch, "dequeue")
+    await queue.enqueue(1)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    worker.handler("nowhere")(handle)
+    with pytest.raises(pgq.UnknownQueue, match="nowhere"):
+        await asyncio.wait_for(worker.run(), 30)
+    assert claims.calls == []
+
+
+async def test_nothing_is_claimed_if_outcomes_have_no_connection(
+    dsn: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Watch(monkeypatch, "dequeue")
+    async with asyncpg.create_pool(**dsn, min_size=0, max_size=2) as small, small.acquire():
+        worker = pgq.Worker(small, call_timeout=timedelta(seconds=0.3))
+
+        @worker.handler("default")
+        async def handle(_: pgq.Job) -> None: ...
+
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(worker.run(), 30)
+    assert claims.calls == []
+
+
+async def test_nothing_is_claimed_if_leases_cannot_be_renewed(
+    dsn: dict[str, Any], pool: asyncpg.Pool[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Watch(monkeypatch, "dequeue")
+    elsewhere: dict[str, Any] = {**dsn, "database": "postgres"}
+    opened: list[asyncpg.Connection[Any]] = []
+
+    async def connect() -> asyncpg.Connection[Any]:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(**elsewhere)
+        opened.append(connection)
+        return connection
+
+    worker = pgq.Worker(pool, connect=connect)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    with pytest.raises(pgq.NotInstalled, match="pgq_version"):
+        await asyncio.wait_for(worker.run(), 30)
+    assert claims.calls == []
+    assert [connection.is_closed() for connection in opened] == [True]
+
+
+@pytest.mark.parametrize("extension", ["0.9.0", "9.2.0"])
+async def test_a_version_that_is_not_supported_is_told_at_the_start(
+    worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch, extension: str
+) -> None:
+    claims = Watch(monkeypatch, "dequeue")
+
+    async def version(*_: object, **__: object) -> str:
+        return extension
+
+    monkeypatch.setattr(pgq.Queue, "version", version)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    with pytest.raises(pgq.NotSupported, match=f"version {extension}") as error:
+        await asyncio.wait_for(worker.run(), 30)
+    assert "Upgrade the package" in str(error.value.hint)
+    assert claims.calls == []
+
+
+async def test_a_worker_connects_again_whatever_prevents_it_for_a_while(
+    dsn: dict[str, Any], queue: pgq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = asyncio.Event()
+    errors: list[Exception] = []
+
+    async def init(_: asyncpg.Connection[Any]) -> None:
+        if errors:
+            refused.set()
+            raise errors[0]
+
+    name = {"application_name": "pgq worker"}
+    done: asyncio.Queue[int] = asyncio.Queue()
+    create = asyncpg.create_pool(**dsn, min_size=0, init=init, server_settings=name)
+    async with create as pool:
+        worker = pgq.Worker(pool, poll_interval=FAST)
+
+        @worker.handler("default")
+        async def handle(job: pgq.Job) -> None:
+            done.put_nowait(job.payload)
+
+        async with running(worker):
+            await queue.enqueue(1)
+            assert await asyncio.wait_for(done.get(), 30) == 1
+            errors.append(LookupError("no such type"))
+            await queue.enqueue(2)
+            async with asyncpg.create_pool(**dsn, min_size=1, max_size=1) as observer:
+                await observer.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where application_name = 'pgq worker'"
+                    " and datname = current_database()"
+                )
+            await queue.enqueue(3)
+            await patiently(refused)
+            errors.clear()
+            assert {await asyncio.wait_for(done.get(), 30) for _ in range(2)} == {2, 3}
+    assert "LookupError('no such type')" in caplog.text
+
+
 async def test_an_own_connect_opens_the_connections_of_the_worker(
     dsn: dict[str, Any], pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:

@@ -40,6 +40,11 @@ async def take_anything(job: pgq.Job) -> None:
     assert_type(job.payload, Any)
 
 
+@pgq.task("emails")
+async def give_up(job: pgq.Job) -> int | pgq.GiveUp:
+    return pgq.GiveUp("there is no such address")
+
+
 async def right(
     connection: pgq.Connection, executor: pgq.Executor, pool: asyncpg.Pool[Any]
 ) -> None:
@@ -56,6 +61,43 @@ async def right(
     await send.enqueue_many((SendEmail(to) for to in "ab"), connection=pool, run_at=None)
     await take_anything.enqueue({"to": "ada"}, connection=pool)
     pgq.Worker(pool, [send, send_in_a_thread, send_in_a_transaction, take_anything])
+
+
+worker = pgq.Worker()
+
+
+@worker.middleware
+async def around(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
+    return await call_next(job)
+
+
+@worker.before
+def before(job: pgq.Job) -> None: ...
+
+
+@worker.after
+async def after(job: pgq.Job, result: Any) -> None: ...
+
+
+@worker.error
+async def report(job: pgq.Job, error: Exception) -> str:
+    return f"{job.id}: {error}"
+
+
+outermost: pgq.Middleware = around
+
+
+@worker.before  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+def before_takes_no_result(job: pgq.Job, result: Any) -> None: ...
+
+
+@worker.error  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+def error_takes_an_exception(job: pgq.Job) -> None: ...
+
+
+@worker.middleware  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+def middleware_is_asynchronous(job: pgq.Job, call_next: pgq.Endpoint) -> int:
+    return 1
 
 
 async def wrong(connection: pgq.Connection) -> None:

@@ -39,9 +39,10 @@ from pgq._models import (
     Token,
     Unreadable,
 )
-from pgq._outcomes import Cancel, Retry, Snooze
+from pgq._outcomes import Cancel, GiveUp, Retry, Snooze
 from pgq._queue import Connection, Executor, Queue
 from pgq._register import register
+from pgq._run import Endpoint, Middleware
 from pgq._task import JobHandle, Task, task
 from pgq._worker import Worker
 
@@ -50,9 +51,11 @@ __all__ = [
     "Cancel",
     "Connection",
     "DuplicateKey",
+    "Endpoint",
     "Error",
     "Executor",
     "FailOutcome",
+    "GiveUp",
     "GroupOnDead",
     "InvalidArgument",
     "InvalidPayload",
@@ -66,6 +69,7 @@ __all__ = [
     "JobState",
     "Lease",
     "LeaseLost",
+    "Middleware",
     "Missed",
     "NotClaimable",
     "NotInstalled",

@@ -18,6 +18,7 @@ from pgq._errors import JobHeld
 from pgq._log import log, trouble
 from pgq._models import Receipt, Token
 from pgq._queue import Queue
+from pgq._version import check
 
 Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 
@@ -109,7 +110,7 @@ class Heartbeat:
             self._leases.pop(token, None)
 
     async def start(self) -> None:
-        """Start the thread and wait until it is connected; raises what its connect raised."""
+        """Start the thread and wait until it can renew leases; raises what prevents that."""
         self._thread.start()
         await asyncio.shield(asyncio.wrap_future(self._started))
 
@@ -127,8 +128,12 @@ class Heartbeat:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            await self._open(CONNECT_SECONDS)
+            connection = await self._open(CONNECT_SECONDS)
+            # What connects it may lead to another database, or another search_path.
+            version = self._queue.version(connection=connection)
+            check(await asyncio.wait_for(version, CONNECT_SECONDS))
         except BaseException as exc:  # noqa: BLE001 it is raised in the other thread
+            await self._disconnect()
             self._started.set_exception(exc)
             return
         self._started.set_result(None)

@@ -38,6 +38,7 @@ class Link:
         self._call_seconds = call_seconds
         self._lock = asyncio.Lock()
         self._connection: PooledConnection | None = None
+        self._was_connected = False
 
     async def run(self, call: Call[T]) -> T:
         """Run a call on the connection; what may have broken it ends it."""
@@ -53,8 +54,19 @@ class Link:
 
     async def _run(self, call: Call[T]) -> T:
         if self._connection is None:
-            self._connection = await self._pool.acquire()
+            self._connection = await self._acquired()
         return await call(connection=self._connection)
+
+    async def _acquired(self) -> PooledConnection:
+        try:
+            connection = await self._pool.acquire()
+        except Exception as exc:
+            if self._was_connected and not is_transient(exc):
+                # It was possible before: a password changes, a hook of the pool fails.
+                raise ConnectionError(f"cannot connect: {exc!r}") from exc
+            raise
+        self._was_connected = True
+        return connection
 
     def may_recover(self, exc: Exception, pause: float) -> bool:
         """Tell whether to try again, after a pause of so many seconds, and log that."""
@@ -67,6 +79,13 @@ class Link:
             extra=trouble(exc, pause),
         )
         return True
+
+    def doubt(self) -> None:
+        """Open another connection for the next call: one of the same network does not answer."""
+        if self._connection is not None and not self._lock.locked():
+            with suppress(Exception):  # it is closed already
+                self._connection.terminate()
+            self._connection = None
 
     async def close(self) -> None:
         """Give the connection back to the pool."""

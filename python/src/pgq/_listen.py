@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from pgq._errors import Error, NotInstalled, NotPermitted
+from pgq._errors import NotInstalled, NotPermitted
 from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._log import log, trouble
 from pgq._queue import Queue
@@ -18,14 +18,6 @@ from pgq._queue import Queue
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
-_FAILURES: Final = (
-    Error,
-    OSError,
-    asyncio.TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-)
 
 T = TypeVar("T")
 
@@ -95,9 +87,9 @@ class Listener:
             self._listened = False
             try:
                 await self._listen()
-            except _FAILURES as exc:
-                if isinstance(exc, (NotPermitted, NotInstalled)):
-                    raise
+            except (NotPermitted, NotInstalled):
+                raise
+            except Exception as exc:  # noqa: BLE001 whatever opens the connection may raise it
                 if self._listened:
                     pause = _FIRST_PAUSE_SECONDS
                 log.warning(

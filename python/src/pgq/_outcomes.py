@@ -8,7 +8,7 @@ from datetime import timedelta
 
 
 class Outcome(Exception):
-    """Base of `Retry`, `Snooze` and `Cancel`: a handler may return or raise them."""
+    """Base of `Retry`, `Snooze`, `GiveUp` and `Cancel`: a handler may return or raise them."""
 
 
 class Retry(Outcome):
@@ -35,6 +35,18 @@ class Snooze(Outcome):
     def __init__(self, for_: timedelta) -> None:
         super().__init__(for_)
         self.for_ = for_
+
+
+class GiveUp(Outcome):
+    """End the job as dead, whatever attempts are left.
+
+    Args:
+        reason: kept as the job's `last_error`.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Cancel(Outcome):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -32,6 +32,9 @@ from pgq._version import check
 
 Endpoint: TypeAlias = Callable[[Job[Any]], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Job[Any], Endpoint], Awaitable[Any]]
+BeforeHook: TypeAlias = Callable[[Job[Any]], Any]
+AfterHook: TypeAlias = Callable[[Job[Any], Any], Any]
+ErrorHook: TypeAlias = Callable[[Job[Any], Exception], Any]
 Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 
 _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
@@ -96,9 +99,9 @@ class Settings:
     listens: bool
     durable_claims: bool
     middleware: Sequence[Middleware]
-    before: Sequence[Callable[..., Any]]
-    after: Sequence[Callable[..., Any]]
-    error: Sequence[Callable[..., Any]]
+    before: Sequence[BeforeHook]
+    after: Sequence[AfterHook]
+    error: Sequence[ErrorHook]
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +116,7 @@ class _Held:
     settling: bool = False
     committed: bool = False  # with its transaction
     reason: Reason | None = None  # why it was cancelled
+    failure: BaseException | None = None  # of which the hooks for errors are told
 
 
 @dataclass(slots=True, eq=False)
@@ -182,8 +186,9 @@ class Run:
         self._one_ended = asyncio.Event()
         self._claims = Link(pool, settings.call_seconds)
         self._settles = Link(pool, settings.call_seconds)
-        self._settler = Settler(self._queue, self._settles, self._settled)
+        self._settler = Settler(self._queue, self._settles, self._settled, self._refused)
         self._processes = Processes()
+        self._telling: set[asyncio.Task[None]] = set()
         self._context = copy_context()
         self._stopping = asyncio.Event()
         self._aborting = False
@@ -197,8 +202,11 @@ class Run:
             stack.push_async_callback(self._beats.stop)
             await stack.enter_async_context(self._processes)
             await self._beats.start()
-            # What is wrong from the start is not to be retried.
-            check(await self._claims.run(self._queue.version))
+            # What is wrong from the start is not to be retried, nor met by jobs that are at work.
+            for link in (self._claims, self._settles):
+                check(await link.run(self._queue.version))
+            for intake in self._intakes:
+                await self._claims.run(intake.queue.channel)
             await self._work()
 
     async def _work(self) -> None:
@@ -285,6 +293,8 @@ class Run:
                 pause = next(pauses)
                 if not self._claims.may_recover(exc, pause):
                     raise
+                if is_silent(exc):
+                    self._settles.doubt()
                 await self._pause(pause)
                 continue
             pauses = backoff()
@@ -324,9 +334,14 @@ class Run:
         while intake.backlog and intake.running < intake.consumer.concurrency:
             held = intake.backlog.popleft()
             intake.running += 1
-            # It may be another job's task that starts this one: its context is not to be passed on.
-            start = partial(asyncio.create_task, name=f"pgq job {held.job.id}")
-            held.task = self._context.copy().run(start, self._execute(held))
+            held.task = self._new_task(self._execute(held), f"pgq job {held.job.id}")
+
+    def _new_task(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Return a task that begins later, whatever tasks the loop makes, in a context of its own.
+
+        It may be another job's task that starts this one: its context is not to be passed on.
+        """
+        return self._context.copy().run(lambda: asyncio.Task(coroutine, name=name))
 
     def _give_back(self, held: _Held) -> None:
         if held.reason == "lost":
@@ -370,9 +385,6 @@ class Run:
             held.settling = True
             self._settler.end(job, outcome)
         except BaseException as exc:
-            if isinstance(exc, asyncio.CancelledError) and held.reason is None:
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0)  # whoever cancels all tasks cancels the run, too
             self._settle_failed(held, exc)
             if isinstance(exc, KeyboardInterrupt):
                 raise
@@ -384,26 +396,65 @@ class Run:
                 self._settler.complete(job, kept)
 
     async def _attempt(self, held: _Held, job: Job[Any]) -> Any:
-        task = held.intake.consumer.task_of(job)
-        alarm: asyncio.TimerHandle | None = None
-        if task.deadline is not None:
-            alarm = asyncio.get_running_loop().call_later(
-                task.deadline.total_seconds(), self._cancel_held, held.token, "deadline"
-            )
         try:
+            task = held.intake.consumer.task_of(job)
+            job = decoded(task, job)
             in_transaction = partial(self._call_in_transaction, held, task)
-            result = await handle(
-                self._settings,
-                task,
-                job,
-                in_transaction,
-                self._processes,
-                is_over=lambda: self._over,
-            )
+            with self._deadline(held, task.deadline):
+                result = await handle(
+                    self._settings,
+                    task,
+                    job,
+                    in_transaction,
+                    self._processes,
+                    is_over=lambda: self._over,
+                )
+            return None if held.committed or result is None else task.results.encode(result)
+        except (Outcome, RolledBack, NotBegun):
+            raise
+        except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
+            raise await self._failed(held, job, exc)  # noqa: B904 it has its own cause
+
+    @contextmanager
+    def _deadline(self, held: _Held, deadline: timedelta | None) -> Generator[None, None, None]:
+        if deadline is None:
+            yield
+            return
+        alarm = asyncio.get_running_loop().call_later(
+            deadline.total_seconds(), self._cancel_held, held.token, "deadline"
+        )
+        try:
+            yield
         finally:
-            if alarm is not None:
-                alarm.cancel()
-        return None if held.committed or result is None else task.results.encode(result)
+            alarm.cancel()
+
+    async def _failed(self, held: _Held, job: Job[Any], exc: BaseException) -> BaseException:
+        """Return what an attempt ended with, and tell the hooks if that is a failure."""
+        is_cancelled = isinstance(exc, asyncio.CancelledError)
+        if is_cancelled and held.reason is None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)  # whoever cancels all tasks cancels the run, too
+        if self._over or held.committed or (held.settling and is_silent(exc)):
+            return exc
+        if held.reason == "deadline":
+            late = TimeoutError("the deadline of the task has passed")
+            late.__cause__ = None if is_cancelled else exc
+            exc = late.with_traceback(exc.__traceback__) if is_cancelled else late
+        elif held.reason is not None:
+            if is_cancelled:
+                return exc
+            log.warning(
+                "job %d of queue %r failed as it was cancelled",
+                job.id,
+                job.queue,
+                exc_info=exc,
+                extra=about(job),
+            )
+            return asyncio.CancelledError(held.reason)
+        held.failure = exc
+        with suppress(asyncio.CancelledError):  # it has failed, whatever happens meanwhile
+            await tell(self._settings, job, exc)
+        return exc
 
     async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
         seconds = self._settings.call_seconds
@@ -429,10 +480,7 @@ class Run:
         return result
 
     def _settle_failed(self, held: _Held, exc: BaseException) -> None:
-        job, cancelled = held.job, isinstance(exc, asyncio.CancelledError)
-        if cancelled and held.reason == "lost":
-            self._report_lost(held, "the handler was cancelled")
-            return
+        job = held.job
         if held.committed:
             log.warning(
                 "job %d of queue %r was completed, but then",
@@ -442,28 +490,34 @@ class Run:
                 extra=about(job),
             )
             self._forget(held)
-            return
-        if held.settling and is_silent(exc):
+        elif held.reason == "lost":
+            self._report_lost(held, "the handler was cancelled")
+        elif held.failure is None and held.settling and is_silent(exc):
             # The server may still have the transaction, and whoever touches the job waits.
             self._report_lost(held, f"nobody knows whether it was completed: {exc!r}")
-            return
-        held.settling = True
-        if cancelled and held.reason == "abort":
-            self._settler.release(job)
-        elif cancelled and held.reason == "cancel":
+        elif held.failure is None and held.reason == "abort":
+            self._give_back(held)
+        elif held.failure is None and held.reason == "cancel":
             log.info(
                 "job %d of queue %r was cancelled on request", job.id, job.queue, extra=about(job)
             )
+            held.settling = True
             self._settler.end(job, Cancel("cancelled on request"))
         else:
-            if held.reason == "deadline":
-                exc = TimeoutError("the deadline of the task has passed").with_traceback(
-                    exc.__traceback__
-                )
+            failure = exc if held.failure is None else held.failure
             log.warning(
-                "job %d of queue %r failed", job.id, job.queue, exc_info=exc, extra=about(job)
+                "job %d of queue %r failed", job.id, job.queue, exc_info=failure, extra=about(job)
             )
-            self._settler.end(job, exc)
+            held.settling = True
+            self._settler.end(job, failure)
+
+    def _refused(self, job: Job[Any], exc: Exception) -> None:
+        held = self._held[job.receipt.token]
+        if held.failure is None:
+            held.failure = exc
+            task = self._new_task(tell(self._settings, job, exc), f"pgq hooks of job {job.id}")
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
 
     def _settled(self, job: Job[Any], accepted: bool) -> None:
         held = self._held[job.receipt.token]
@@ -498,12 +552,7 @@ class Run:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._settler.run(), _SETTLE_SECONDS)
         await _wait([settling], _SETTLE_SECONDS)
-        for held in self._held.values():
-            log.warning(
-                "job %d was not given back: its lease will run out",
-                held.job.id,
-                extra=about(held.job),
-            )
+        await _wait(list(self._telling), _CANCEL_SECONDS)
 
     def _running(self) -> list[asyncio.Task[None]]:
         return [held.task for held in self._held.values() if held.task is not None]
@@ -512,9 +561,15 @@ class Run:
         """Cancel what is left, and wait for all but the handlers."""
         self._over = True
         self._settler.drain()  # a cancellation alone may be lost in `asyncio.wait_for`
-        for task in [*tasks, *self._running()]:
+        for task in [*tasks, *self._running(), *self._telling]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for held in self._held.values():
+            log.warning(
+                "job %d was not given back: its lease will run out",
+                held.job.id,
+                extra=about(held.job),
+            )
 
 
 async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:
@@ -522,6 +577,22 @@ async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:
     for call in instrumentation:
         attempt = partial(_call_around, call, attempt)
     return await attempt(job)
+
+
+def decoded(task: Task[Any, Any], job: Job[Any]) -> Job[Any]:
+    """Return a job with the payload that the handler of its task takes; raises `InvalidPayload`."""
+    if not task.payloads.is_typed:
+        return job
+    return replace(job, payload=task.payloads.decode(job.payload))
+
+
+async def tell(settings: Settings, job: Job[Any], error: BaseException) -> None:
+    """Call the hooks for errors with what an attempt has failed with."""
+    if not isinstance(error, Exception):
+        error, cause = RuntimeError(repr(error)), error  # an exit would be the whole process's
+        error.__cause__ = cause
+    for hook in settings.error:
+        await _logged(hook, job, error)
 
 
 async def handle(
@@ -538,7 +609,7 @@ async def handle(
     Args:
         settings: of the worker.
         task: the job's.
-        job: with the payload as it was claimed.
+        job: as `decoded` returns it.
         in_transaction: calls the handler and completes the job, for a task with `transaction`.
         processes: where it is called that is to run in one.
         is_over: tells whether nobody waits for a thread any more that is not heard of; by default
@@ -551,8 +622,6 @@ async def handle(
         Outcome: the handler returned or raised one.
         Exception: the attempt has failed.
     """
-    if task.payloads.is_typed:
-        job = replace(job, payload=task.payloads.decode(job.payload))
     result = await _endpoint(settings, task, in_transaction, processes, is_over)(job)
     if isinstance(result, Outcome):
         raise result
@@ -575,7 +644,7 @@ def _endpoint(
         endpoint = partial(processes.call, task.function)
     else:
         endpoint = task.function
-    if settings.before or settings.after or settings.error:
+    if settings.before or settings.after:
         endpoint = partial(_call_with_hooks, settings, endpoint)
     for middleware in reversed(settings.middleware):
         endpoint = partial(_call_around, middleware, endpoint)
@@ -609,19 +678,12 @@ async def call_and_complete(
 
 
 async def _call_with_hooks(settings: Settings, endpoint: Endpoint, job: Job[Any]) -> Any:
-    for hook in settings.before:
-        await _answer(hook(job))
-    try:
-        result = await endpoint(job)
-    except (Outcome, RolledBack, NotBegun):
-        raise
-    except Exception as exc:
-        for hook in settings.error:
-            await _logged(hook, job, exc)
-        raise
+    for before in settings.before:
+        await _answer(before(job))
+    result = await endpoint(job)
     if not isinstance(result, Outcome):
-        for hook in settings.after:
-            await _logged(hook, job, result)
+        for after in settings.after:
+            await _logged(after, job, result)
     return result
 
 

@@ -6,20 +6,30 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from pgq._heartbeat import STUCK
 from pgq._link import Call, Link, backoff, is_transient
 from pgq._log import about, log, trouble
-from pgq._models import Job, JobId
-from pgq._outcomes import Cancel, Retry, Snooze
-from pgq._queue import Queue
+from pgq._models import Job
+from pgq._outcomes import Cancel, GiveUp, Retry, Snooze
+from pgq._queue import Connection, Queue
 
 T = TypeVar("T")
 
 _ERROR_CHARACTERS: Final = 20_000
 _STUCK_SECONDS: Final = 1.0  # until an outcome is tried again for which a locked row is in the way
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """An outcome that is written by itself."""
+
+    job: Job[Any]
+    call: Call[object]
+    is_last: bool = False  # nothing is left to be tried if it is refused
 
 
 class Settler:
@@ -29,16 +39,23 @@ class Settler:
         queue: any queue: outcomes name the job only.
         link: the connection that it writes on.
         on_settled: called with the job, and whether the server has accepted the outcome.
+        on_refused: called with the job and the error if an outcome is not possible, for which the
+            job is failed.
     """
 
     def __init__(
-        self, queue: Queue, link: Link, on_settled: Callable[[Job[Any], bool], None]
+        self,
+        queue: Queue,
+        link: Link,
+        on_settled: Callable[[Job[Any], bool], None],
+        on_refused: Callable[[Job[Any], Exception], None],
     ) -> None:
         self._queue = queue
         self._link = link
         self._on_settled = on_settled
+        self._on_refused = on_refused
         self._completed: list[tuple[Job[Any], Any]] = []
-        self._others: deque[tuple[Job[Any], Call[object]]] = deque()
+        self._others: deque[_Other] = deque()
         self._added = asyncio.Event()
         self._drained = False
 
@@ -49,18 +66,15 @@ class Settler:
 
     def release(self, job: Job[Any]) -> None:
         """Have a job given back."""
-        self._add(job, partial(self._queue.release, job))
+        self._add(_Other(job, partial(self._queue.release, job), is_last=True))
 
     def end(self, job: Job[Any], error: BaseException) -> None:
         """Have an attempt ended as an error or another outcome than a result says."""
-        self._add_or_fail(job, ending(self._queue, job, error))
+        self._add(_Other(job, partial(end, self._queue, job, error)))
 
-    def _add(self, job: Job[Any], call: Call[object]) -> None:
-        self._others.append((job, call))
+    def _add(self, other: _Other) -> None:
+        self._others.append(other)
         self._added.set()
-
-    def _add_or_fail(self, job: Job[Any], call: Call[object]) -> None:
-        self._add(job, partial(self._or_fail, job, call))
 
     async def run(self) -> None:
         """Write outcomes until `drain` was called and all are written; may be run again."""
@@ -70,7 +84,7 @@ class Settler:
                 await self._write_together(completed)
                 del self._completed[: len(completed)]
             if self._others:
-                await self._write_one(*self._others[0])
+                await self._write_one(self._others[0])
                 self._others.popleft()
             elif not self._completed:
                 if self._drained:
@@ -86,57 +100,43 @@ class Settler:
     async def _write_together(self, completed: list[tuple[Job[Any], Any]]) -> None:
         jobs = [job for job, _ in completed]
         results = [result for _, result in completed]
+        kept = results if any(result is not None for result in results) else None
         try:
-            kept = await self._persist(partial(self._complete_together, jobs, results))
-        except STUCK:
-            kept = None
-        if kept is None:
-            # One of them is in the way of the others.
+            accepted = set(await self._persist(partial(self._queue.complete_many, jobs, kept)))
+        except Exception:  # noqa: BLE001 one of them is in the way of the others
             for job, result in completed:
-                self._add_or_fail(job, partial(self._queue.complete, job, result))
+                self._add(_Other(job, partial(self._queue.complete, job, result)))
             return
-        accepted = set(kept)
         for job in jobs:
             self._on_settled(job, job.id in accepted)
 
-    async def _write_one(self, job: Job[Any], call: Call[object]) -> None:
+    async def _write_one(self, other: _Other) -> None:
+        job = other.job
         try:
-            accepted = bool(await self._persist(call))
+            accepted = bool(await self._persist(other.call))
         except STUCK as exc:
             log.warning(
                 "the outcome of job %d waits for a lock on it: %r", job.id, exc, extra=about(job)
             )
             await asyncio.sleep(_STUCK_SECONDS)
-            self._add(job, call)
+            self._add(other)
+        except Exception as exc:
+            if other.is_last or is_transient(exc):
+                log.exception(
+                    "an outcome could not be written; its lease will run out", extra=trouble(exc)
+                )
+                self._on_settled(job, False)
+            else:
+                log.warning(
+                    "the outcome of job %d cannot be stored", job.id, exc_info=exc, extra=about(job)
+                )
+                self._on_refused(job, exc)
+                self._add(_Other(job, partial(end, self._queue, job, exc), is_last=True))
         else:
             self._on_settled(job, accepted)
 
-    async def _complete_together(
-        self, jobs: list[Job[Any]], results: list[Any], *, connection: Any
-    ) -> list[JobId] | None:
-        """Complete with results; None if one of them cannot be stored, whichever it is."""
-        kept = results if any(result is not None for result in results) else None
-        try:
-            return await self._queue.complete_many(jobs, kept, connection=connection)
-        except Exception as exc:
-            if is_transient(exc):
-                raise
-            return None
-
-    async def _or_fail(self, job: Job[Any], call: Call[object], *, connection: Any) -> object:
-        """Run a call, and fail the job if it is refused."""
-        try:
-            return await call(connection=connection)
-        except Exception as exc:
-            if is_transient(exc):
-                raise
-            log.warning(
-                "the outcome of job %d cannot be stored", job.id, exc_info=True, extra=about(job)
-            )
-            return await ending(self._queue, job, exc)(connection=connection)
-
-    async def _persist(self, call: Call[T]) -> T | None:
-        """Run a call until the server has answered it; None if it never will.
+    async def _persist(self, call: Call[T]) -> T:
+        """Run a call until the server has answered it, and return or raise what it answers.
 
         Raises one of `STUCK` if a locked row may be in its way.
         """
@@ -147,24 +147,25 @@ class Settler:
                 raise
             except Exception as exc:
                 if not self._link.may_recover(exc, pause):
-                    log.exception(
-                        "an outcome could not be written; its lease will run out",
-                        extra=trouble(exc),
-                    )
-                    return None
+                    raise
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
 
-def ending(queue: Queue, job: Job[Any], error: BaseException) -> Call[object]:
-    """Return the call that ends an attempt as an error or another outcome than a result says."""
+async def end(
+    queue: Queue, job: Job[Any], error: BaseException, *, connection: Connection
+) -> object:
+    """End an attempt as an error or another outcome than a result says."""
     if isinstance(error, Snooze):
-        return partial(queue.release, job, error.for_)
+        return await queue.release(job, error.for_, connection=connection)
+    fail = partial(queue.fail, job, connection=connection)
     if isinstance(error, Retry):
-        return partial(queue.fail, job, _storable(error.reason), retry_in=error.in_)
+        return await fail(_storable(error.reason), retry_in=error.in_)
+    if isinstance(error, GiveUp):
+        return await fail(_storable(error.reason), retryable=False)
     if isinstance(error, Cancel):
-        return partial(queue.fail, job, _storable(error.reason), cancel=True)
-    return partial(queue.fail, job, _text(error))
+        return await fail(_storable(error.reason), cancel=True)
+    return await fail(_text(error))
 
 
 def _text(error: BaseException) -> str:

@@ -17,8 +17,17 @@ from pgq._models import Job
 from pgq._outcomes import Outcome
 from pgq._processes import Processes
 from pgq._queue import Connection, Executor, Queue
-from pgq._run import Consumer, Settings, call_and_complete, handle, instrumented
-from pgq._settle import ending
+from pgq._run import (
+    Consumer,
+    RolledBack,
+    Settings,
+    call_and_complete,
+    decoded,
+    handle,
+    instrumented,
+    tell,
+)
+from pgq._settle import end
 
 T = TypeVar("T")
 
@@ -55,7 +64,7 @@ class Single:
         try:
             kept = await instrumented(self._handle, job)
         except Exception as exc:
-            kept = await self._call(ending(self._queue, job, exc))
+            kept = await self._call(partial(end, self._queue, job, exc))
             if not isinstance(exc, Outcome):
                 raise
         if not kept:
@@ -63,8 +72,6 @@ class Single:
         return True
 
     async def _handle(self, job: Job[Any]) -> object:
-        task = self._consumers.get(job.queue, Consumer()).task_of(job)
-
         committed = False
 
         async def in_transaction(job: Job[Any]) -> Any:
@@ -75,14 +82,23 @@ class Single:
             committed = True
             return result
 
-        deadline = None if task.deadline is None else task.deadline.total_seconds()
-        async with Processes() as processes:
-            handled = handle(self._settings, task, job, in_transaction, processes)
-            result = await asyncio.wait_for(handled, deadline)
-        if committed:
-            return True
-        kept = None if result is None else task.results.encode(result)
-        return await self._call(partial(self._queue.complete, job, kept))
+        try:
+            task = self._consumers.get(job.queue, Consumer()).task_of(job)
+            job = decoded(task, job)
+            deadline = None if task.deadline is None else task.deadline.total_seconds()
+            async with Processes() as processes:
+                handled = handle(self._settings, task, job, in_transaction, processes)
+                result = await asyncio.wait_for(handled, deadline)
+            if committed:
+                return True
+            kept = None if result is None else task.results.encode(result)
+            return await self._call(partial(self._queue.complete, job, kept))
+        except (Outcome, RolledBack):
+            raise
+        except Exception as exc:
+            if not committed:
+                await tell(self._settings, job, exc)
+            raise
 
     async def _call(self, call: Call[T]) -> T:
         async with self._transaction() as connection:

@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 import asyncpg
 
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
 from pgq._queue import DEFAULT_TIMEOUT, Dumps, Executor, Loads, Queue, read_json
-from pgq._run import Consumer, Middleware, Run, Settings
+from pgq._run import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Run, Settings
 from pgq._single import Single
 from pgq._task import Task
 
@@ -31,8 +31,13 @@ Handler: TypeAlias = Callable[[Job[Any]], Any]
 TransactionHandler: TypeAlias = Callable[[Job[Any], Any], Awaitable[Any]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 TransactionHandlerT = TypeVar("TransactionHandlerT", bound=TransactionHandler)
-HookT = TypeVar("HookT", bound=Callable[..., Any])
+BeforeHookT = TypeVar("BeforeHookT", bound=BeforeHook)
+AfterHookT = TypeVar("AfterHookT", bound=AfterHook)
+ErrorHookT = TypeVar("ErrorHookT", bound=ErrorHook)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
+
+_NO_TIME: Final = timedelta(0)
+_LONGEST_LEASE: Final = timedelta(days=24)  # of the server
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -48,9 +53,9 @@ class Worker:
     """Runs handlers for the jobs of one or more queues, until it is told to stop.
 
     A handler that returns completes its job; one that raises fails it, and the job is tried again
-    as its queue is configured. `Retry`, `Snooze` and `Cancel`, returned or raised, are other ends.
-    Handlers are tasks (see `task`), or functions that `handler` decorates. What arrives while
-    outcomes are being written goes together in the next call.
+    as its queue is configured. `Retry`, `Snooze`, `GiveUp` and `Cancel`, returned or raised, are
+    other ends. Handlers are tasks (see `task`), or functions that `handler` decorates. What arrives
+    while outcomes are being written goes together in the next call.
 
     Leases are renewed by a thread with its own event loop and connection, so a handler may block
     the worker's loop for as long as it likes. What holds up the thread too still loses leases: a
@@ -82,6 +87,9 @@ class Worker:
             By default it connects with the pool's arguments, without its `init` and `setup`.
         dumps: makes JSON text of results; `json.dumps` by default.
         loads: reads the JSON text of payloads and headers; by default as `json.loads` does.
+
+    Raises:
+        ValueError: poll_interval or call_timeout is not positive, or grace is negative.
     """
 
     def __init__(
@@ -100,13 +108,17 @@ class Worker:
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
+        if poll_interval <= _NO_TIME or call_timeout <= _NO_TIME:
+            raise ValueError("poll_interval and call_timeout must be positive")
+        if grace < _NO_TIME:
+            raise ValueError("grace must not be negative")
         self._pool = pool
         self._connect = connect
         self._new_queue = partial(Queue, schema=schema, dumps=dumps, loads=loads)
         self._middleware: list[Middleware] = []
-        self._before: list[Callable[..., Any]] = []
-        self._after: list[Callable[..., Any]] = []
-        self._error: list[Callable[..., Any]] = []
+        self._before: list[BeforeHook] = []
+        self._after: list[AfterHook] = []
+        self._error: list[ErrorHook] = []
         self._settings = Settings(
             name=name or f"{socket.gethostname()}:{os.getpid()}",
             poll_seconds=poll_interval.total_seconds(),
@@ -150,17 +162,19 @@ class Worker:
         Args:
             queue: the queue.
             concurrency: the most jobs at work at the same time; 10 by default.
-            timeout: the lease, renewed every third of it; 30 seconds by default.
+            timeout: the lease, renewed every third of it; 30 seconds by default, at most 24 days.
             batch: the most jobs to claim at once; None (the default) for no bound.
             prefetch: how many more jobs than are at work it claims and holds; 0 by default. For
                 short jobs some hundreds save round trips; long ones would wait here while other
                 workers have nothing to do.
 
         Raises:
-            ValueError: an argument is not positive, or prefetch is negative.
+            ValueError: an argument is not positive, prefetch is negative, or timeout too long.
         """
-        if concurrency < 1 or timeout <= timedelta(0) or (batch is not None and batch < 1):
+        if concurrency < 1 or timeout <= _NO_TIME or (batch is not None and batch < 1):
             raise ValueError("concurrency, timeout and batch must be positive")
+        if timeout > _LONGEST_LEASE:
+            raise ValueError("timeout must be at most 24 days")
         if prefetch < 0:
             raise ValueError("prefetch must not be negative")
         consumer = self._consumer(queue)
@@ -248,18 +262,23 @@ class Worker:
         self._middleware.append(call)
         return call
 
-    def before(self, hook: HookT) -> HookT:
+    def before(self, hook: BeforeHookT) -> BeforeHookT:
         """Call the decorated `hook(job)` before each handler; what it raises fails the job."""
         self._before.append(hook)
         return hook
 
-    def after(self, hook: HookT) -> HookT:
+    def after(self, hook: AfterHookT) -> AfterHookT:
         """Call the decorated `hook(job, result)` after each handler that returned a result."""
         self._after.append(hook)
         return hook
 
-    def error(self, hook: HookT) -> HookT:
-        """Call the decorated `hook(job, exception)` after each handler that raised an error."""
+    def error(self, hook: ErrorHookT) -> ErrorHookT:
+        """Call the decorated `hook(job, exception)` once for each attempt that has failed.
+
+        That is whatever it failed of: the handler or what is around it, the deadline, a payload or
+        result that is not possible, a task that the worker has not. The job has the payload that
+        the handler takes, unless that is what failed.
+        """
         self._error.append(hook)
         return hook
 
@@ -289,7 +308,8 @@ class Worker:
             ValueError: there is no pool, or none that is large enough, or no handler for a queue.
             RuntimeError: the worker runs already.
             NotSupported: the extension is of a version that this package is not for.
-            Error: a claim is not possible: the queue is unknown, or pgq not installed.
+            Error: claims are not possible: a queue is unknown, not permitted, or pgq not installed.
+                At the start that is found before anything is claimed.
         """
         await self._run_once(pool, handle_signals=handle_signals, until_idle=False)
 
