@@ -120,7 +120,7 @@ async def begun(worker: Child, observer: Connection) -> int:
     own, outside = (await worker.line()).split()
     worker.pid = int(outside)
     assert {await worker.line(), await worker.line()} == {"begun 1", "begun 2"}
-    await has_sessions(observer, 3)
+    await has_sessions(observer, 4)
     return int(own)
 
 
@@ -157,7 +157,7 @@ async def test_sigterm_lets_handlers_finish_and_gives_the_rest_back(
         assert (await begun(worker, connection) == 1) == bool(prefix)
         assert all(handles(worker.pid, number) for number in SIGNALS)
         os.kill(worker.pid, signal.SIGTERM)
-        await has_sessions(connection, 2)
+        await has_sessions(connection, 3)
         worker.send_line()
         assert (await worker.line(), await worker.line()) == ("done 1", "ended")
         assert await worker.ended() == 0
@@ -175,7 +175,7 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
     async with child(server, connection, WORKER, loop, "3600", NAME, prefix=prefix) as worker:
         await begun(worker, connection)
         os.kill(worker.pid, signal.SIGTERM)
-        await has_sessions(connection, 2)
+        await has_sessions(connection, 3)
         os.kill(worker.pid, signal.SIGTERM)
         assert await worker.line() == "ended"
         assert await worker.ended() == 0
