@@ -74,6 +74,8 @@ async def end(job: pgq.Job[str]) -> Any:
             raise pgq.Snooze(timedelta(hours=1))
         case "cancel":
             return pgq.Cancel()
+        case "give up":
+            raise pgq.GiveUp("no such address")
         case _:
             return object()
 
@@ -365,6 +367,7 @@ async def test_within_another_span_an_attempt_is_its_child(
         (end, "retry", ("retried", None)),
         (end, "snooze", ("snoozed", None)),
         (end, "cancel", ("cancelled", None)),
+        (end, "give up", ("failed", "GiveUp")),
         (end, "raises", ("failed", "ZeroDivisionError")),
         (sleep, None, ("failed", "TimeoutError")),
         (sleep_in_a_thread, None, ("failed", "TimeoutError")),
