@@ -95,7 +95,8 @@ $lock$;
 # dumped: roles get those on new functions and views at the commit.
 TAIL = """\
 insert into pgq.chore (regrant) values (true);
-select set_config('role', current_setting('pgq.updater'), true);
+select set_config('role', current_setting('pgq.updater'), true)
+ where current_setting('role') <> current_setting('pgq.updater');
 """
 
 

@@ -175,26 +175,64 @@ async def test_a_heartbeat_does_not_wait_for_jobs_that_others_have_locked(
 
 
 @pytest.mark.parametrize("keep", ["1 day", "0"])
+@pytest.mark.parametrize("notes", [None, ["1", "2"]])
 async def test_a_heartbeat_and_a_completion_of_the_same_jobs_do_not_deadlock(
-    a: Connection, b: Connection, c: Connection, keep: str
+    a: Connection, b: Connection, c: Connection, keep: str, notes: list[str] | None
 ) -> None:
     """Whatever the order of the jobs on disk."""
     await c.execute(f"select pgq_configure_queue('default', keep_completed => '{keep}')")
     await enqueue(c, 2)
     receipts = await dequeue(c, 2)
     ids, tokens = ([pair[n] for pair in receipts] for n in (0, 1))
-    heartbeat = "select id from pgq_heartbeat($1::bigint[], $2::bigint[])"
-    await c.fetch(heartbeat, ids[:1], tokens[:1])
+    heartbeat = "select id from pgq_heartbeat($1::bigint[], $2::bigint[], null, $3::jsonb[])"
+    await c.fetch(heartbeat, ids[:1], tokens[:1], None)
     places = "select array_agg(id order by ctid) from pgq.job"
     assert await c.fetchval(places) == ids[::-1]
     transaction = c.transaction()
     await transaction.start()
     await c.execute("select from pgq.job where id = $1 for update", ids[0])
-    async with started(complete(b, receipts)) as completing:
-        await waiting(c, b, completing)
-        assert len(await within(a.fetch(heartbeat, ids, tokens))) == 2
-        await transaction.commit()
-        assert sorted(await within(completing)) == ids
+    async with started(a.fetch(heartbeat, ids, tokens, notes)) as renewing:
+        if notes is None:
+            assert len(await within(renewing)) == 2
+        else:
+            await waiting(c, a, renewing)
+        async with started(complete(b, receipts)) as completing:
+            await waiting(c, b, completing)
+            await transaction.commit()
+            assert sorted(await within(completing)) == ids
+            assert len(await within(renewing)) == 2
+
+
+async def test_a_stale_receipt_with_a_checkpoint_holds_nobody_up(
+    a: Connection, b: Connection
+) -> None:
+    await enqueue(a, 1)
+    (stale,) = await dequeue(a, 1, "1 ms")
+
+    async def claimed() -> list[Receipt]:
+        return await dequeue(b)
+
+    fresh = await until(claimed)
+    async with a.transaction():
+        note = "select pgq_heartbeat($1::int8, $2::int8, checkpoint => '1')"
+        assert await a.fetchval(note, *stale) is None
+        assert await within(complete(b, fresh)) == [stale[0]]
+
+
+async def test_a_checkpoint_is_kept_wherever_the_job_has_been_moved(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    await a.execute("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())")
+    await b.execute("begin")
+    await b.execute("select pgq_cancel($1)", receipt[0])
+    note = "select pgq_heartbeat($1::int8, $2::int8, checkpoint => '7')"
+    async with started(a.fetchval(note, *receipt)) as noting:
+        await waiting(c, a, noting)
+        await b.execute("rollback")
+        assert await within(noting)
+    assert await c.fetchval("select checkpoint from pgq.job") == "7"
 
 
 async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connection) -> None:

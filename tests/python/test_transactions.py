@@ -378,25 +378,25 @@ async def test_prepared_transactions_turn_their_groups_when_they_commit(dsn: Dsn
         assert await settle_all(b) == [first, second]
 
 
-async def test_a_commit_that_mentions_preparing_does_what_commits_do(
+async def test_no_time_zone_or_date_style_makes_a_database_another_one(dsn: Dsn) -> None:
+    homes = set[int]()
+    for zone, style in (("UTC", "ISO"), ("Asia/Tokyo", "German"), ("America/Lima", "SQL")):
+        async with sessions(dsn, 1, TimeZone=zone, DateStyle=style) as (session,):
+            homes.add(await session.fetchval("select pgq._home()"))
+    assert len(homes) == 1
+
+
+async def test_a_claim_that_skips_tokens_waits_for_no_open_transaction(
     a: Connection, b: Connection
 ) -> None:
-    heard = asyncio.Event()
-
-    def hear(*_: object) -> None:
-        heard.set()
-
-    await b.add_listener(await b.fetchval("select pgq_channel('default')"), hear)
-    await b.execute("select pgq_wait('{default}')")
-    await b.execute("select pgq_wait('{default}')")
-    ticked = "select coalesce(pg_sequence_last_value('pgq.last_tick'), 0)"
-    before = await a.fetchval(ticked)
-    await a.execute(
-        "begin; select pgq_maintain(), pgq_enqueue('\"; prepare transaction\"');"
-        " commit; -- prepare transaction 'no'"
-    )
-    assert await a.fetchval(ticked) > before
-    await within(heard.wait())
+    await enqueue(a, 2)
+    lost = "select setval('pgq.home', 1), setval('pgq.next_tick', 1)"
+    await a.execute(lost)
+    async with b.transaction():
+        ((_, token),) = await dequeue(b)
+        await a.execute(lost)
+        ((_, later),) = await within(dequeue(a))
+    assert later >> 20 > (token >> 20) + 16_000_000
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])

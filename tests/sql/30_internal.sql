@@ -1,5 +1,5 @@
 /*
- * Which commits are known to be PREPARE TRANSACTION, by what the client has sent.
+ * Which commits are taken for PREPARE TRANSACTION, by what the client has sent.
  */
 begin;
 select plan(24);
@@ -16,22 +16,23 @@ select ok(pgq._is_preparing(q), format('prepares: %s', q))
       E'select e''\\''; prepare transaction ''x''',
       'select $a$ '' $$ $a$, $$ " $$; prepare transaction ''x''',
       '/* a /* nested */ comment */ prepare transaction ''x''',
-      '/* a /* nested '' */ comment */ prepare transaction ''x'''
+      '/* a /* nested '' */ comment */ prepare transaction ''x''',
+      'select 1 as a$b$; prepare transaction ''x''; select 1 as a$b$',
+      E'select 1; --\rprepare transaction ''x''',
+      E'prepare--\rtransaction ''x''',
+      E'set standard_conforming_strings = off; select ''\\''''; prepare transaction ''x''',
+      -- In doubt.
+      'insert into note values (''prepare transaction''); commit',
+      E'/* prepare\n transaction */ commit'
   ]) q;
 select ok(not pgq._is_preparing(q), format('does not: %s', q))
   from unnest(array[
       null,
       'commit',
       'prepare transaction_of as select 1',
-      'insert into note values (''prepare transaction''); commit',
-      'insert into note values (''it''''s; prepare transaction; ''); commit',
-      E'insert into note values (e''it\\''s; prepare transaction; ''); commit',
-      'insert into note values ($$; prepare transaction $$); commit',
-      'insert into note values ($a$; prepare transaction $$ $a$); commit',
-      'select 1 as "; prepare transaction"; commit',
-      'commit /* ; prepare transaction */',
-      E'/* prepare\n transaction */ commit -- ; prepare transaction',
-      E'--; prepare transaction\ncommit'
+      'insert into note values (''prepare a transaction''); commit',
+      'prepare statement as select 1; start transaction',
+      'commit prepared ''x'''
   ]) q;
 select ok(not pgq._is_preparing(), 'without an argument it looks at the statement of the client');
 

@@ -53,6 +53,7 @@ create table pgq.queue (
         paused or max_active > 0 or rate_limit > 0 or priority_ageing > '0'
     ) stored,
     description text,
+    first_job bigint not null default 0,
     constraint queue_pkey primary key (id),
     constraint queue_name_key unique (name),
     constraint queue_name_check check (pg_catalog.length(name) between 1 and 200),
@@ -77,6 +78,8 @@ comment on column pgq.queue.is_limited is 'claims go through pgq._grab_limited';
 comment on column pgq.queue.is_bounded is 'enqueue goes through pgq._check_bounds';
 comment on column pgq.queue.is_special is 'claims go through pgq._grab';
 comment on column pgq.queue.description is 'what it is for, for people';
+comment on column pgq.queue.first_job is
+'archived jobs up to this id are of another queue of its name, which was dropped before';
 
 create sequence pgq.lane_id as integer maxvalue 65535 cycle;
 

@@ -70,25 +70,15 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A commit by a Sync message has no current query.
-    if coalesce(p_query, '')
-        !~* E'[[:<:]]prepare([[:space:]]|--[^\n]*\n|/[*].*[*]/)+transaction[[:>:]]'
-    then
-        return false;
-    end if;
-    -- At the beginning of a statement, when strings, names and comments are blanks. What is left of
-    -- nested comments or odd quotes leaves it in doubt.
-    return regexp_replace(p_query, $re$(?:
-            [[:<:]]e'(?:[^\\]|\\.)*?' | '.*?' | ".*?" | /[*].*?[*]/
-            | [$](|[[:alpha:]_]\w*)[$].*?[$]\1[$]
-            | --[^\n]*(?:\n|$)
-        ){1,1}?$re$, ' ', 'gix')
-        ~* $re$(^|;)\s*prepare\s+transaction[[:>:]]|[\u0022\u0027]|[*]/$re$;
+    -- A commit by a Sync message has no current query. Strings are looked into, too: to know them
+    -- one had to know all that ends or hides a quote, as the server does.
+    return coalesce(p_query, '')
+        ~* E'[[:<:]]prepare([[:space:]]|--[^\n\r]*[\n\r]|/[*].*[*]/)+transaction[[:>:]]';
 end
 $$;
 comment on function pgq._is_preparing(text) is
-'for deferred triggers: whether it is PREPARE TRANSACTION, which locks outlive; in a string of '
-'several statements, whether one of them is';
+'for deferred triggers: whether it may be PREPARE TRANSACTION, which locks outlive: whether the '
+'text that the client has sent has these words anywhere';
 
 create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void
@@ -247,8 +237,8 @@ as $$
 declare
     v_lane integer;
 begin
-    if (select count(distinct l.priority) filter (where l.priority <> p_priority)
-          from pgq.lane l where l.queue_id = p_queue_id) >= {most_priorities}
+    if (select count(distinct l.priority) >= {most_priorities} and every(l.priority <> p_priority)
+          from pgq.lane l where l.queue_id = p_queue_id)
     then
         raise exception 'queue "%" has {most_priorities} priorities already',
                 (select q.name from pgq.queue q where q.id = p_queue_id)

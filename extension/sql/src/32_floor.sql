@@ -141,7 +141,7 @@ begin
     end case;
     if found then
         -- In this order: see pgq._find_admitted.
-        perform pg_advisory_xact_lock_shared({admitting});
+        perform pg_try_advisory_xact_lock_shared({admitting});
         perform nextval('pgq.admission');
     end if;
 end

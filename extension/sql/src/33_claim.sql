@@ -13,7 +13,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return hashtextextended(
-        format('%s %s', pg_postmaster_start_time(), 'pgq.token'::regclass::oid),
+        format(
+            '%s %s', extract(epoch from pg_postmaster_start_time()), 'pgq.token'::regclass::oid
+        ),
         (select d.oid::bigint from pg_database d where d.datname = current_database())
     ) & 9223372036854775806 | 1;
 end
@@ -41,11 +43,8 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_key constant bigint := hashtextextended('pgq._skip_lost_tokens', 0);
 begin
-    -- Not until the end of the transaction: it may stay open, and the sequences show it at once.
-    perform pg_advisory_lock(v_key);
+    lock table pgq.gate in share update exclusive mode;
     if pgq._has_lost_tokens() then
         perform setval(
             'pgq.token', ((coalesce(pg_sequence_last_value('pgq.token'), 0) >> 24) + 2) << 24
@@ -53,11 +52,14 @@ begin
         perform setval('pgq.home', pgq._home());
         perform setval('pgq.next_tick', 1);
     end if;
-    perform pg_advisory_unlock(v_key);
-    -- Or the next crash would undo this, too.
-    if current_setting('synchronous_commit') = 'off' then
-        perform set_config('synchronous_commit', 'local', true);
-    end if;
+    -- Gives back the lock: the transaction may stay open, and the sequences show it at once.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        -- Or the next crash would undo this, too.
+        if current_setting('synchronous_commit') = 'off' then
+            perform set_config('synchronous_commit', 'local', true);
+        end if;
 end
 $$;
 comment on function pgq._skip_lost_tokens() is

@@ -6,7 +6,7 @@
  */
 
 --@ define its_queue
-a.queue = q.name and a.enqueued_at >= q.created_at
+a.queue = q.name and a.id > q.first_job
 --@ end
 
 create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)

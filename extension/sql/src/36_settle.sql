@@ -5,10 +5,11 @@
  * job that is being moved from one to the other cannot have been missed.
  */
 
---@ define receipt
-select i.ctid from unnest(p_ids, p_tokens) r (id, token), lateral (
-                       select i.ctid from pgq.job_{slot} i
-                        where i.lane = p_lane and i.id = r.id and i.token = r.token
+-- In the order of the receipts: whoever locks several jobs does it by slot, lane and id.
+--@ define receipts
+unnest(p_ids, p_tokens) r (id, token), lateral (
+                   select i.ctid from pgq.job_{slot} i
+                    where i.lane = p_lane and i.id = r.id and i.token = r.token
 --@ end
 
 create function pgq._lanes(p_tokens bigint[])
@@ -44,11 +45,9 @@ begin
     when {slot} then
         return query
         delete from pgq.job_{slot} j
-         where j.ctid = any (array(
-                   {receipt} offset 0
-                   ) i
-               ))
-           and j.token = any (p_tokens)
+         using {receipts} offset 0
+               ) i
+         where j.ctid = i.ctid and j.token = r.token
         returning j.*;
     --@ end
     end case;
@@ -56,7 +55,7 @@ end
 $$;
 comment on function pgq._finish(smallint, integer, bigint[], bigint[]) is
 'deletes and returns the jobs of those receipts that are good in a lane of a slot; waits for '
-'another session with the same receipt. Each job is compared with all receipts: a thousand at most';
+'another session with the same receipt';
 
 create function pgq._renew(
     p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_lease_ms integer,
@@ -82,10 +81,9 @@ begin
                    = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
                checkpoint
                    = coalesce(p_checkpoints[array_position(p_tokens, j.token)], j.checkpoint)
-         where j.ctid = any (array(
-                   {receipt} for update skip locked
-                   ) i
-               ))
+          from {receipts} for update skip locked
+               ) i
+         where j.ctid = i.ctid
         returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false);
     --@ end
     end case;
@@ -95,8 +93,8 @@ comment on function
     pgq._renew(
         smallint, integer, bigint[], bigint[], integer, timestamptz, jsonb[]
     ) is
-'renews the leases of those receipts, a thousand at most, that are good in a lane of a slot; '
-'passes by those that others have locked';
+'renews the leases of those receipts that are good in a lane of a slot; passes by those that '
+'others have locked';
 
 create function pgq._held(p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[])
 returns setof pgq.renewal

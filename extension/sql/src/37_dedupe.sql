@@ -141,7 +141,7 @@ begin
                   select a.id from pgq.archive a
                    where k.id is null and a.queue = v_queue.name
                      and a.dedupe_key = k.key collate "C" and a.state = 'completed'
-                     and a.finished_at > v_since and a.enqueued_at >= v_queue.created_at
+                     and a.finished_at > v_since and a.id > v_queue.first_job
                    limit 1
                ) a on true
          order by k.n

@@ -105,6 +105,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_at pgq.target;
+    v_now constant timestamptz := pgq._now();
     v_opened timestamptz;
 begin
     perform pgq._queue_id(p_queue, 'enqueue');
@@ -127,7 +128,7 @@ begin
     insert into pgq.job as j (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
     )
-    select n.id, v_opened, v_at.lane, v_at.slot, p_max_attempts, v_at.run_at,
+    select n.id, v_now, v_at.lane, v_at.slot, p_max_attempts, v_at.run_at,
            case when v_at.run_at is not null
                 then pgq._due(greatest(v_at.run_at, v_opened), n.id) end,
            n.payload, p_headers

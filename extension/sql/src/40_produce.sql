@@ -151,7 +151,7 @@ set enable_mergejoin = off
 as $$
 declare
     v_queue alias for queue; v_queue_id integer; v_lane integer; v_slot smallint; v_parked smallint;
-    v_priority alias for priority; v_now timestamptz; v_awaited timestamptz;
+    v_priority alias for priority; v_now constant timestamptz := pgq._now(); v_awaited timestamptz;
 begin
     {check_restricted};
     perform pgq._check_array('payloads', payloads);
@@ -164,7 +164,6 @@ begin
             return;
         end if;
     end if;
-    v_now := pgq._now();  -- the queue may have been created since the call
     case v_slot
     --@ each ring
     when {slot} then
@@ -174,7 +173,8 @@ begin
         returning j.id;
     --@ end
     else
-        return query select e from pgq._enqueue_many(
+        return query
+        select e from pgq._enqueue_many(
             payloads, queue, priority, run_at, dedupe_keys, group_keys, max_attempts, headers,
             on_duplicate, expires_at, after, after_on_dead
         ) e;

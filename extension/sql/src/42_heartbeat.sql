@@ -2,20 +2,36 @@
  * Public: pgq_heartbeat.
  */
 
-create function pgq._lock_noted(p_ids bigint[], p_tokens bigint[], p_checkpoints jsonb[])
+create function pgq._lock_noted(
+    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_checkpoints jsonb[]
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 begin
-    perform pgq._lock((r.token & 7)::smallint, ((r.token >> 3) & 65535)::integer, r.id, false)
-       from (select r.* from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint)
-              where r.checkpoint is not null and r.token & 7 <= 5
-              order by r.token & 7, (r.token >> 3) & 65535, r.id) r;
+    case p_slot
+    --@ each slot
+    when {slot} then
+        perform
+           from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
+                    select from pgq.job_{slot} i
+                     where i.lane = p_lane and i.id = r.id and i.token = r.token for update
+                ) i
+          where r.checkpoint is not null;
+    --@ end
+    end case;
 end
 $$;
-comment on function pgq._lock_noted(bigint[], bigint[], jsonb[]) is
-'locks the jobs that get a checkpoint, which would be forgotten if a heartbeat passed them by';
+comment on function pgq._lock_noted(smallint, integer, bigint[], bigint[], jsonb[]) is
+'locks the jobs in a lane of a slot that get a checkpoint, which would be forgotten if a heartbeat '
+'passed them by';
 
 create function @extschema@.pgq_heartbeat(
     ids bigint[],
@@ -46,8 +62,9 @@ begin
                           checkpoints) r (id, token, checkpoint)
              order by r.id, r.token, r.checkpoint is null) r;
     v_lanes := pgq._lanes(tokens);
-    perform pgq._lock_noted(ids, tokens, checkpoints) where checkpoints is not null;
     foreach v_slot in array pgq._looks(tokens) loop
+        perform pgq._lock_noted(v_slot, l, ids, tokens, checkpoints)
+           from unnest(v_lanes) l where array_remove(checkpoints, null) <> '{}';
         v_renewed := array(
             select r
               from (select l, f from unnest(v_lanes) l, generate_series(1, v_left, 1000) f
@@ -57,8 +74,7 @@ begin
                        checkpoints[f:f + 999]
                    ) r
         );
-        return query
-        select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
+        return query select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
         v_left := v_left - cardinality(v_renewed);
         exit when v_left = 0;
         select array_agg(r.id order by r.id), array_agg(r.token order by r.id),

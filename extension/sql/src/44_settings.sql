@@ -249,8 +249,8 @@ begin
         raise exception 'settings must not be null'
             using errcode = 'null_value_not_allowed', hint = 'Leave it out for its default.';
     end if;
-    insert into pgq.queue as q (name, created_at)
-    select pgq_create_queue.name, pgq._now()
+    insert into pgq.queue as q (name, created_at, first_job)
+    select pgq_create_queue.name, pgq._now(), coalesce(pg_sequence_last_value('pgq.job_id'), 0)
      where not exists (select from pgq.queue o where o.name = pgq_create_queue.name)
     on conflict on constraint queue_name_key do nothing
     returning q.id into v_id;

@@ -234,7 +234,7 @@ begin
         perform pgq._check_moved();
     elsif pgq._may_observe((
         select q.id
-          from pgq.queue q, (values (v_job.queue, v_job.enqueued_at)) a (queue, enqueued_at)
+          from pgq.queue q, (values (v_job.queue, v_job.id)) a (queue, id)
          where {its_queue}
     )) then
         return next v_job;

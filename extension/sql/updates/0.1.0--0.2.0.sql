@@ -1,6 +1,7 @@
 /*
- * 0.1.0 to 0.2.0: queues have a description; pgq._regrant runs at a commit; pgq.home tells restored
- * and cloned databases; jobs that a clock set back has put below a claim position are counted.
+ * 0.1.0 to 0.2.0: queues have a description and know their first job; pgq._regrant runs at a
+ * commit; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
+ * claim position are counted.
  */
 
 create sequence pgq.home;
@@ -9,4 +10,5 @@ create sequence pgq.admission_seen;
 --@ functions
 --@ lock pgq.queue, pgq.chore
 alter table pgq.queue add column description text;
+alter table pgq.queue add column first_job bigint not null default 0;
 alter table pgq.chore add column regrant boolean;
