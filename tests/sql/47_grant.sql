@@ -544,7 +544,7 @@ select exists (select from pg_extension where extname = 'pgq') as is_extension \
 \if :is_extension
     drop extension pgq cascade;
 \else
-    \ir ../../dist/pgq-uninstall.sql
+    \ir ../../python/src/pgq/_scripts/pgq-uninstall.sql
 \endif
 create role keeper;
 create schema hall authorization keeper;
