@@ -291,14 +291,32 @@ async def test_a_target_that_is_no_worker_ends_all_processes(
         assert NO_WORKERS[target] in "".join(worker.lines)
 
 
+# What is started before four have failed, fails.
+FAILS_AT_FIRST = """
+import pathlib, shop
+
+def make(pool):
+    for number in range(4):
+        try:
+            pathlib.Path(f"failed-{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        shop.fail(pool)
+    return shop.make(pool)
+"""
+
+
 async def test_a_process_that_fails_is_started_again_after_a_pause_that_grows(
     dsn: dict[str, Any], shop: Path
 ) -> None:
-    args = ("worker", "shop:fail", "--log-json", "--processes", "2")
+    (shop / "flaky.py").write_text(FAILS_AT_FIRST, encoding="utf-8")
+    args = ("worker", "flaky:make", "--log-json", "--processes", "2")
     async with running(dsn, *args, cwd=shop) as worker:
         await worker.until(lambda line: "pgq: LookupError: no bank" in line)
         await worker.logged(r"ended with 1: starting another in 0\.5 s")
         await worker.logged(r"ended with 1: starting another in 1\.0 s")
+        for _ in range(2):
+            await worker.logged(r'"message": "worker [^"]+ starts"')
         assert await worker.terminated() == 0
 
 
@@ -312,7 +330,7 @@ try:
 except FileExistsError:
     pathlib.Path("second").touch()
     while True:
-        time.sleep(60)
+        signal.pause()
 while not pathlib.Path("second").exists():
     time.sleep(0.01)
 os._exit(2)
