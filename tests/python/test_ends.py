@@ -257,10 +257,8 @@ async def test_a_process_that_a_handler_forks_has_no_signal_handlers_of_the_work
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_abort_ends_a_worker_as_a_second_signal_does(
-    pool: asyncpg.Pool[Any], queue: pgq.Queue
-) -> None:
-    worker = pgq.Worker(pool)
+def hanging(worker: pgq.Worker) -> asyncio.Event:
+    """Give a worker a handler that does not end; returns what tells that it has begun."""
     begun = asyncio.Event()
 
     @worker.handler("default")
@@ -268,6 +266,14 @@ async def test_abort_ends_a_worker_as_a_second_signal_does(
         begun.set()
         await asyncio.Event().wait()
 
+    return begun
+
+
+async def test_abort_ends_a_worker_as_a_second_signal_does(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    worker = pgq.Worker(pool)
+    begun = hanging(worker)
     await queue.enqueue(1)
     async with started(worker.run(handle_signals=False)) as run:
         await within(begun.wait())
@@ -280,13 +286,7 @@ async def test_a_worker_that_is_cancelled_while_it_stops_gives_its_jobs_back(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:
     worker = pgq.Worker(pool)
-    begun = asyncio.Event()
-
-    @worker.handler("default")
-    async def handle(_: pgq.Job) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
+    begun = hanging(worker)
     await queue.enqueue(1)
     async with started(worker.run()) as run:
         await within(begun.wait())

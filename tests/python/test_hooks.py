@@ -15,7 +15,7 @@ import pytest
 from pgq import _run
 
 from .sessions import Connection, within
-from .workers import FAST, ended, running
+from .workers import FAST, ended, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
 
@@ -209,16 +209,7 @@ async def test_an_attempt_has_failed_although_the_worker_ends_before_its_hooks(
     queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = asyncio.Event()
-    ends: list[str] = []
-
-    async def instrument(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
-        try:
-            return await call_next(job)
-        except BaseException as exc:
-            ends.append(repr(exc))
-            raise
-
-    monkeypatch.setattr("pgq._run.instrumentation", [instrument])
+    ends = errors_of_attempts(monkeypatch)
 
     @worker.error
     async def hear(_: pgq.Job, __: Exception) -> None:

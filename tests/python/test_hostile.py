@@ -20,7 +20,7 @@ import pgq
 import pytest
 
 from .sessions import Connection, until, within
-from .workers import FAST, running
+from .workers import FAST, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
 
@@ -458,16 +458,7 @@ async def test_who_fails_to_clean_up_is_given_back_all_the_same(
     error: BaseException,
 ) -> None:
     begun = asyncio.Event()
-    ends: list[str] = []
-
-    async def instrument(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
-        try:
-            return await call_next(job)
-        except BaseException as exc:
-            ends.append(repr(exc))
-            raise
-
-    monkeypatch.setattr("pgq._run.instrumentation", [instrument])
+    ends = errors_of_attempts(monkeypatch)
 
     @worker.handler("default")
     async def handle(_: pgq.Job) -> None:

@@ -162,3 +162,18 @@ async def child(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def errors_of_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the errors with which attempts end, as instrumentation sees them."""
+    ends: list[str] = []
+
+    async def instrument(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
+        try:
+            return await call_next(job)
+        except BaseException as exc:
+            ends.append(repr(exc))
+            raise
+
+    monkeypatch.setattr("pgq._run.instrumentation", [instrument])
+    return ends

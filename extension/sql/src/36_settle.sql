@@ -176,16 +176,9 @@ begin
         foreach v_slot in array v_looks loop
             continue when v_slot > 5;
             foreach v_lane in array v_lanes loop
-                for v_from in 1..cardinality(p_ids) by 1000 loop
-                    return query
-                    select f.*
-                      from pgq._finish(
-                               v_slot, v_lane, p_ids[v_from:v_from + 999],
-                               p_tokens[v_from:v_from + 999]
-                           ) f;
-                    get diagnostics v_count = row_count;
-                    v_left := v_left - v_count;
-                end loop;
+                return query select f.* from pgq._finish(v_slot, v_lane, p_ids, p_tokens) f;
+                get diagnostics v_count = row_count;
+                v_left := v_left - v_count;
             end loop;
             if v_left = 0 then
                 return;
