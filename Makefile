@@ -2,8 +2,8 @@
 
 PGQ_SETUP_PYTHON ?= python3
 PGQ_VERSIONS     ?= 14 15 16 17 18
-PGQ_TESTED       ?= 18 14
-PGQ_TESTED_SQL   ?= 17 16 15
+PGQ_TESTED       ?= 18 16
+PGQ_TESTED_SQL   ?= 17 15 14
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
 PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
@@ -57,7 +57,7 @@ $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
 demo: build ## show pgq at work, on a private PostgreSQL
 	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo
 
-test: setup build ## run all tests on PostgreSQL 18 and 14, those in SQL also on 15 to 17
+test: setup build ## run all tests on PostgreSQL 18 and 16, those in SQL also on 14, 15 and 17
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TESTED:%=--version %) $(PGQ_TESTED_SQL:%=--sql %)
 
 test-matrix: setup build ## run all tests on 14 to 18, or on PGQ_VERSIONS="14 15"

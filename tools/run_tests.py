@@ -73,11 +73,11 @@ _AT_A_TIME = 2
 
 _USUAL = Surroundings()
 _UNUSUAL = {
+    14: Surroundings(settings={"plan_cache_mode": "force_custom_plan"}, install="upgraded"),
     15: Surroundings(
         settings={"plan_cache_mode": "force_generic_plan", "max_prepared_transactions": "10"},
         install="script",
     ),
-    16: Surroundings(settings={"plan_cache_mode": "force_custom_plan"}, install="upgraded"),
     17: Surroundings(
         settings={
             "DateStyle": "German",
