@@ -6,9 +6,8 @@
  */
 
 -- In the order of the receipts: whoever locks several jobs does it by slot, lane and id.
---@ define receipts
-unnest(p_ids, p_tokens) r (id, token), lateral (
-                   select i.ctid from pgq.job_{slot} i
+--@ define found
+select i.ctid from pgq.job_{slot} i
                     where i.lane = p_lane and i.id = r.id and i.token = r.token
 --@ end
 
@@ -45,7 +44,8 @@ begin
     when {slot} then
         return query
         delete from pgq.job_{slot} j
-         using {receipts} offset 0
+         using unnest(p_ids, p_tokens) r (id, token), lateral (
+                   {found} offset 0
                ) i
          where j.ctid = i.ctid and j.token = r.token
         returning j.*;
@@ -79,9 +79,9 @@ begin
         update pgq.job_{slot} j
            set lease_expires_at
                    = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
-               checkpoint
-                   = coalesce(p_checkpoints[array_position(p_tokens, j.token)], j.checkpoint)
-          from {receipts} for update skip locked
+               checkpoint = coalesce(r.checkpoint, j.checkpoint)
+          from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
+                   {found} for update skip locked
                ) i
          where j.ctid = i.ctid
         returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false);

@@ -67,12 +67,8 @@ begin
            from unnest(v_lanes) l where array_remove(checkpoints, null) <> '{}';
         v_renewed := array(
             select r
-              from (select l, f from unnest(v_lanes) l, generate_series(1, v_left, 1000) f
-                     order by l, f) o,
-                   pgq._renew(
-                       v_slot, l, ids[f:f + 999], tokens[f:f + 999], v_lease_ms, v_now,
-                       checkpoints[f:f + 999]
-                   ) r
+              from unnest(v_lanes) l,
+                   pgq._renew(v_slot, l, ids, tokens, v_lease_ms, v_now, checkpoints) r
         );
         return query select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
         v_left := v_left - cardinality(v_renewed);
