@@ -2,7 +2,7 @@
  * pgq_enqueue, pgq_enqueue_many.
  */
 begin;
-select plan(71);
+select plan(77);
 \ir support/clock.psql
 
 -- What a job is like.
@@ -89,6 +89,10 @@ select throws_ok('select pgq_enqueue(' || arguments || ')', code, null, 'enqueue
     ($$ '1', dedupe_key => repeat('k', 501) $$, '22023', 'a long key is refused'),
     ($$ '1', dedupe_key => 'k', on_duplicate => null $$, '22004', 'a null on_duplicate is refused'),
     ($$ '1', dedupe_key => 'k', on_duplicate => 'drop' $$, '22023', 'another one is refused'),
+    ($$ '1', on_duplicate => null $$, '22004', 'a null one is refused without a key, too'),
+    ($$ '1', on_duplicate => 'drop' $$, '22023', 'as is another one'),
+    ($$ '1', after_on_dead => null $$, '22004', 'a null after_on_dead is refused'),
+    ($$ '1', after_on_dead => 'stop' $$, '22023', 'another one is, too, with nothing to wait for'),
     ($$ null, dedupe_key => 'k' $$, '22004', 'a null payload with a key is refused'),
     ($$ '1', 'nowhere', dedupe_key => 'k' $$, '42704', 'an unknown queue with a key is refused'),
     ($$ '1', group_key => '' $$, '22023', 'an empty group is refused')
@@ -110,6 +114,8 @@ select throws_ok(
     ($$ '{1,2}', dedupe_keys => '{k,""}' $$, '22023', 'an empty key is refused'),
     ($$ '{1,2}', dedupe_keys => '{k,k}', on_duplicate => 'error' $$, '23505',
      'one key twice in a call is refused if asked for'),
+    ($$ '{1}', on_duplicate => 'drop' $$, '22023', 'a bad on_duplicate without keys is refused'),
+    ($$ '{1}', after_on_dead => 'stop' $$, '22023', 'a bad after_on_dead is refused'),
     ($$ '{1}', group_keys => '{g,h}' $$, '22023', 'more groups than payloads are refused'),
     ($$ '{1}', group_keys => '{null}' $$, '22004', 'a null group is refused')
   ) c (arguments, code, description);

@@ -10,7 +10,7 @@
  * What waits is stored as in a group, with "wait" set, and has no group.
  */
 
-create function pgq._check_after(p_after bigint[], p_on_dead text, p_group_keys text[])
+create function pgq._check_after(p_after bigint[], p_group_keys text[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -21,12 +21,7 @@ begin
     if p_after is null then
         return;
     end if;
-    perform pgq._check_array('after', p_after),
-            pgq._check_not_null('after_on_dead', p_on_dead is null);
-    if p_on_dead not in ('die', 'wait') then
-        raise exception '"after_on_dead" must be die or wait, not "%"', p_on_dead
-            using errcode = 'invalid_parameter_value';
-    end if;
+    perform pgq._check_array('after', p_after);
     if p_group_keys is not null then
         raise exception 'a job cannot have both "after" and a group key'
             using errcode = 'feature_not_supported',
@@ -46,8 +41,8 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_after(bigint[], text, text[]) is
-'raises 22004, 22023, 0A000, 25001 or P0002; a null array passes';
+comment on function pgq._check_after(bigint[], text[]) is
+'raises 22004, 0A000, 25001 or P0002; a null array passes';
 
 create function pgq._mark_awaited(p_slot smallint, p_lane integer, p_id bigint)
 returns void

@@ -26,21 +26,6 @@ $$;
 comment on function pgq._check_keys(text, text[], jsonb[]) is
 'raises 22004 and 22023; a null array passes';
 
-create function pgq._check_on_duplicate(p_value text)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform pgq._check_not_null('on_duplicate', p_value is null);
-    if p_value not in ('keep', 'replace', 'error') then
-        raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_value
-            using errcode = 'invalid_parameter_value';
-    end if;
-end
-$$;
-comment on function pgq._check_on_duplicate(text) is 'raises 22004 and 22023';
-
 create function pgq._draw_ids(p_at pgq.target, p_number integer, p_grouped boolean)
 returns bigint[]
 language plpgsql
@@ -209,7 +194,7 @@ comment on function
 
 create function pgq._check_keyed(
     p_queue_id integer, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
-    p_on_duplicate text, p_expires_at timestamptz, p_after bigint[], p_after_on_dead text
+    p_expires_at timestamptz, p_after bigint[]
 )
 returns void
 language plpgsql
@@ -218,8 +203,7 @@ as $$
 begin
     perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),
             pgq._check_keys('group_keys', p_group_keys, p_payloads),
-            pgq._check_on_duplicate(p_on_duplicate),
-            pgq._check_after(p_after, p_after_on_dead, p_group_keys);
+            pgq._check_after(p_after, p_group_keys);
     if not isfinite(p_expires_at) then
         raise exception '"expires_at" must be finite'
             using errcode = 'invalid_parameter_value';
@@ -228,9 +212,7 @@ begin
 end
 $$;
 comment on function
-    pgq._check_keyed(
-        integer, jsonb[], text[], text[], text, timestamptz, bigint[], text
-    ) is
+    pgq._check_keyed(integer, jsonb[], text[], text[], timestamptz, bigint[]) is
 'raises what pgq_enqueue says of the arguments that plain jobs do not have';
 
 create function pgq._enqueue_keyed(
@@ -251,8 +233,7 @@ declare
     v_taken bigint[]; v_ids bigint[]; v_free record;
 begin
     perform pgq._check_keyed(
-                v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_on_duplicate, p_expires_at,
-                p_after, p_after_on_dead
+                v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_expires_at, p_after
             ), pgq._lock_keys(v_queue_id, p_dedupe_keys);
     select a.open, a.is_hopeless into v_after, v_is_hopeless from pgq._await(p_after) a;
     v_at := pgq._target(

@@ -36,6 +36,27 @@ $$;
 comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
 'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
 
+create function pgq._check_policies(p_on_duplicate text, p_after_on_dead text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('on_duplicate', p_on_duplicate is null),
+            pgq._check_not_null('after_on_dead', p_after_on_dead is null);
+    if p_on_duplicate not in ('keep', 'replace', 'error') then
+        raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_on_duplicate
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_after_on_dead not in ('die', 'wait') then
+        raise exception '"after_on_dead" must be die or wait, not "%"', p_after_on_dead
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_policies(text, text) is
+'raises 22004 and 22023, also where there is no dedupe key and nothing to wait for';
+
 create function pgq._target(
     p_queue text, p_priority integer, p_run_at timestamptz, p_max_attempts integer,
     p_headers jsonb, p_expiring boolean default false
@@ -108,7 +129,8 @@ declare
     v_now constant timestamptz := pgq._now();
     v_opened timestamptz;
 begin
-    perform pgq._queue_id(p_queue, 'enqueue');
+    perform pgq._queue_id(p_queue, 'enqueue'),
+            pgq._check_policies(p_on_duplicate, p_after_on_dead);
     if num_nonnulls(p_dedupe_keys, p_group_keys, p_expires_at, p_after) > 0 then
         return query select unnest(pgq._enqueue_keyed(
             p_payloads, p_queue, p_priority, p_run_at, p_dedupe_keys, p_group_keys,

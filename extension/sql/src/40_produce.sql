@@ -69,7 +69,7 @@ declare
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
-    if payload is not null and (group_key is null or on_duplicate = 'keep')
+    if payload is not null and on_duplicate = 'keep' and after_on_dead = 'die'
         and num_nonnulls(run_at, headers, max_attempts, dedupe_key, expires_at, after) = 0
     then
         {where};
@@ -121,7 +121,7 @@ comment on function
 'waits until that one is retried (''wait''). Errors: 42704 unknown queue; 22004 null payload, '
 'queue or priority; 22003 priority; 22023 other values; 23505; 40001; 53400 the queue has '
 'max_ready jobs; 54000 the payload is longer than its max_payload, or the priority would be its '
-'1001st; 0A000 after with a group_key.';
+'1001st; P0002 an id in after that no job has had yet; 0A000 after with a group_key.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],
@@ -155,8 +155,8 @@ declare
 begin
     {check_restricted};
     perform pgq._check_array('payloads', payloads);
-    if num_nonnulls(run_at, headers, max_attempts, dedupe_keys, expires_at, after) = 0
-        and (group_keys is null or on_duplicate = 'keep')
+    if on_duplicate = 'keep' and after_on_dead = 'die'
+        and num_nonnulls(run_at, headers, max_attempts, dedupe_keys, expires_at, after) = 0
     then
         {where};
         if group_keys is not null and v_slot is not null then
