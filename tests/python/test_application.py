@@ -103,3 +103,9 @@ async def test_the_shop_of_the_page_works(
 def test_the_tests_of_the_page_pass(run: Shell) -> None:
     output = run(sys.executable, "-m", "pytest", "-q", "-W", "error")
     assert "3 passed" in output
+
+
+def test_the_types_of_the_page_are_right(run: Shell) -> None:
+    assert "no issues found in 6 source files" in run(
+        sys.executable, "-m", "mypy", "--strict", "-p", "shop"
+    )

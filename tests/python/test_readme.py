@@ -79,6 +79,21 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
     assert left == "0\n", "the worker has completed the job before it stopped"
 
 
+def test_the_shell_with_a_private_server_has_all_that_is_promised() -> None:
+    [shell] = [code for code in snippets(README, "sh") if "pgserver" in code]
+    process = subprocess.run(
+        ["sh", "-ec", shell],
+        input="psql -Xqc 'create extension pgq' && pgq queues && python -c 'import pgq'",
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "default " in process.stdout
+
+
 def test_the_examples_of_the_features_run(environment: dict[str, str]) -> None:
     output = run_sql(environment, "create extension pgq;", *snippets(FEATURES, "sql"))
     assert '"table": "public.post"' in output
@@ -139,7 +154,10 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     [sent, handled, processed] = lines[11:]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
-    assert run_sql(environment, "select * from signup") == "ada@example.org\nbob@example.org\n"
+    assert (
+        run_sql(environment, "select * from signup")
+        == f"ada@example.org\nbob@example.org\n{digest}\n"
+    )
 
 
 def list_make_targets() -> list[str]:
