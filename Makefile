@@ -121,7 +121,7 @@ uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 installcheck: ## run the pgTAP tests on the running server of PG_CONFIG, which has pgq and pgTAP
 	PATH="$$($(PG_CONFIG) --bindir):$$PATH" PGDATABASE=contrib_regression sh -euc ' \
 	    dropdb --if-exists contrib_regression; \
-	    createdb contrib_regression; \
+	    createdb --template template0 --encoding UTF8 contrib_regression; \
 	    psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 \
 	        --command "create extension pgtap" --command "create extension pgq"; \
 	    pg_prove --recurse --ext .sql $(PGQ_SQL_TESTS)'
@@ -134,9 +134,10 @@ deb: export PG_SUPPORTED_VERSIONS ?= installed
 deb: ## build Debian packages of the last commit into dist/, one for each server's version
 	mkdir -p dist
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && mkdir "$$scratch/pgq" \
-	    && git archive --output "$$scratch/pgq.tar" HEAD \
+	    && git -c safe.directory="$$PWD" archive --output "$$scratch/pgq.tar" HEAD \
 	    && tar -x -f "$$scratch/pgq.tar" -C "$$scratch/pgq" \
-	    && sed -e 's/@VERSION@/$(PGQ_VERSION)/' -e "s/@DATE@/$$(git log -1 --format=%cD)/" \
+	    && sed -e 's/@VERSION@/$(PGQ_VERSION)/' \
+	        -e "s/@DATE@/$$(git -c safe.directory="$$PWD" log -1 --format=%cD)/" \
 	        debian/changelog.in > "$$scratch/pgq/debian/changelog" \
 	    && (cd "$$scratch/pgq" && pg_buildext updatecontrol && dpkg-buildpackage -b -us -uc) \
 	    && cp "$$scratch"/*.deb dist

@@ -106,15 +106,15 @@ select is(pg_temp.complete('{1,2}', '{1,2}'), 2::bigint, 'beside them in one cal
 select is(pg_temp.kept(), '{2}', 'those of another queue are kept');
 
 -- Whose receipts they are.
-create role consumer;
-select pgq_grant('lanes', 'consumer', '{consume}') \g /dev/null
+create role regress_consumer;
+select pgq_grant('lanes', 'regress_consumer', '{consume}') \g /dev/null
 truncate got;
 select pg_temp.add('no', 'default'), pg_temp.add('yes', 'lanes') \g /dev/null
 insert into got
 select row_number() over (), d.id, d.token
   from pgq_dequeue(2, '1 hour', '{default,lanes}'::text[]) d;
 select array_agg(g.id order by g.n) as ids, array_agg(g.token order by g.n) as tokens from got g \gset
-set local role consumer;
+set local role regress_consumer;
 select pgq_complete(:'ids'::bigint[], :'tokens'::bigint[], '{1,2}') \g /dev/null
 reset role;
 select is(pg_temp.kept(), '{2}', 'a role completes those of its queue, with their results');

@@ -57,10 +57,10 @@ create function pg_temp.state_of_b() returns text language sql as $$
     ))
 $$;
 
-create role nil;
-create role ann;
-create role bob;
-create role chief;
+create role regress_nil;
+create role regress_ann;
+create role regress_bob;
+create role regress_chief;
 create role "Ann ""O'Neil";
 select pgq_create_queue('a', group_on_dead => 'block'),
        pgq_create_queue('b', group_on_dead => 'block') \g /dev/null
@@ -98,15 +98,15 @@ begin
     end loop;
 end
 $$;
-select is_empty($$ select pg_temp.not_refused('nil') $$,
+select is_empty($$ select pg_temp.not_refused('regress_nil') $$,
     'without a grant every function, view, table and sequence is refused');
 select cmp_ok((select count(*) from pg_temp.not_refused(current_user)), '>', 60::bigint,
     'and those were all there are');
 
 -- A role with everything on queue a; another one may do everything with all queues.
-select pgq_grant('a', 'ann', '{enqueue,consume,observe,manage}'),
-       pgq_grant('*', 'chief', '{enqueue,consume,observe,manage}') \g /dev/null
-select is(pg_temp.rights('chief'), (select count(*) from pg_proc where proname ~ '^pgq_'),
+select pgq_grant('a', 'regress_ann', '{enqueue,consume,observe,manage}'),
+       pgq_grant('*', 'regress_chief', '{enqueue,consume,observe,manage}') \g /dev/null
+select is(pg_temp.rights('regress_chief'), (select count(*) from pg_proc where proname ~ '^pgq_'),
     'all privileges together let a role call every function');
 select pgq_schedule('of b', '* * * * *', queue => 'b') \g /dev/null
 select pgq_enqueue('"dead"', 'b', dedupe_key => 'dead', group_key => 'g') as dead \gset
@@ -147,7 +147,7 @@ insert into call values
     ('pgq_purge({queue})'), ('pgq_purge({queue}, array[''dead''])'),
     ('pgq_schedule(''new'', ''* * * * *'', queue => {queue})'), ('pgq_pause_schedule({schedule})'),
     ('pgq_resume_schedule({schedule})'), ('pgq_unschedule({schedule})'),
-    ('pgq_grant({queue}, ''ann'', ''{enqueue}'')'), ('pgq_revoke({queue}, ''chief'')'),
+    ('pgq_grant({queue}, ''regress_ann'', ''{enqueue}'')'), ('pgq_revoke({queue}, ''regress_chief'')'),
     ('pgq_check_watch(''pg_class'', {queue})'), ('pgq_watch(''pg_class'', {queue})'),
     ('pgq_unwatch(''pg_class'', {queue})'), ('pgq_channel({queue})'),
     ('pgq_wait(array[{queue}])'), ('pgq_wait(array[''a'', {queue}])');
@@ -191,9 +191,9 @@ create function pg_temp.plain(p_answer text) returns text language sql as $$
     select regexp_replace(regexp_replace(p_answer, '"[bc]"', 'Q', 'g'), '\d{1,20}', '0', 'g')
 $$;
 create temp table answer as
-select c.call, pg_temp.try('ann', pg_temp.fill(c.call, :'theirs')) as theirs,
-       pg_temp.try('ann', pg_temp.fill(c.call, :'nobodys')) as nobodys,
-       pg_temp.try('chief', pg_temp.fill(c.call, :'theirs')) as allowed
+select c.call, pg_temp.try('regress_ann', pg_temp.fill(c.call, :'theirs')) as theirs,
+       pg_temp.try('regress_ann', pg_temp.fill(c.call, :'nobodys')) as nobodys,
+       pg_temp.try('regress_chief', pg_temp.fill(c.call, :'theirs')) as allowed
   from call c;
 select is_empty(
     $$ select call, theirs from answer where split_part(theirs, '|', 2) <> pg_temp.state_of_b() $$,
@@ -213,24 +213,24 @@ select pgq_enqueue('1', 'a'), pgq_enqueue('2', 'a') \g /dev/null
 select array_agg(d.id) || :held as ids, array_agg(d.token) || :token as tokens
   from pgq_dequeue(2, '1 hour', 'a') d \gset
 select is(
-    pg_temp.ask('ann', format('select count(*) from pgq_heartbeat(%L::bigint[], %L::bigint[])', i, t)),
+    pg_temp.ask('regress_ann', format('select count(*) from pgq_heartbeat(%L::bigint[], %L::bigint[])', i, t)),
     '(2)', 'of receipts of several queues those are good that may be used')
   from (values (:'ids', :'tokens')) v (i, t);
 select is(
-    pg_temp.ask('ann', format('select count(*) from pgq_complete(%L::bigint[], %L::bigint[])', i, t)),
+    pg_temp.ask('regress_ann', format('select count(*) from pgq_complete(%L::bigint[], %L::bigint[])', i, t)),
     '(2)', 'also to complete')
   from (values (:'ids', :'tokens')) v (i, t);
 select is((select j.token from pgq.job j where j.id = :held), :token::bigint, 'and the others are not touched');
 
 -- By and by.
-select is(pg_temp.ask('ann', 'select pgq_reclaim()'), 'nothing',
+select is(pg_temp.ask('regress_ann', 'select pgq_reclaim()'), 'nothing',
     'pgq_reclaim() takes back leases of other queues from nobody');
 select pgq_enqueue('1', 'a'), pgq_enqueue('2', 'a'), pgq_enqueue('3', 'a') \g /dev/null
-select pgq_create_queue('a2'), pgq_grant('a2', 'ann', '{consume}') \g /dev/null
+select pgq_create_queue('a2'), pgq_grant('a2', 'regress_ann', '{consume}') \g /dev/null
 select pgq_enqueue('4', 'a2'), pgq_enqueue('5', 'a2') \g /dev/null
 select pgq_dequeue(9, '1 second', '{a,a2}'::text[]) \g /dev/null
 select pg_temp.wait('2 seconds') \g /dev/null
-select is(pg_temp.ask('ann', 'select count(*) from pgq_reclaim(max => 4)'), '(4)',
+select is(pg_temp.ask('regress_ann', 'select count(*) from pgq_reclaim(max => 4)'), '(4)',
     'of several queues it takes back what it may');
 select is((select count(*) from pgq.job j join pgq.lane l on l.id = j.lane
              join pgq.queue q on q.id = l.queue_id
@@ -238,7 +238,7 @@ select is((select count(*) from pgq.job j join pgq.lane l on l.id = j.lane
     'and no more than it returns');
 select pgq_pop(9, 'a'), pgq_reclaim('a'), pgq_reclaim('a2') \g /dev/null
 select pgq_pop(9, 'a'), pgq_pop(9, 'a2') \g /dev/null
-select isnt(pg_temp.ask('ann', $$ select pgq_enqueue('1', 'a', dedupe_key => 'k') $$),
+select isnt(pg_temp.ask('regress_ann', $$ select pgq_enqueue('1', 'a', dedupe_key => 'k') $$),
     format('(%s)', :ready), 'a dedupe key of another queue is not found');
 select pgq_purge('a') \g /dev/null
 
@@ -252,31 +252,31 @@ create temp view mine as
 select j.wait is not null as waits from pgq.job j join pgq.lane l on l.id = j.lane
   join pgq.queue q on q.id = l.queue_id where q.name = 'a';
 select pg_temp.state_of_b() as before \gset
-select pg_temp.after('ann', format('{%s,%s,%s}', :ready, :held, :dead)) \g /dev/null
+select pg_temp.after('regress_ann', format('{%s,%s,%s}', :ready, :held, :dead)) \g /dev/null
 select pg_temp.commit() \g /dev/null
 select results_eq($$ select * from mine $$, array[false],
     'a job after those of another queue is ready at once, as if they had completed');
 select is(pg_temp.state_of_b(), :'before', 'and nothing tells them that somebody waits');
 select pgq_purge('a') \g /dev/null
-select pgq_grant('b', 'ann', '{consume,observe,manage}') \g /dev/null
-select pg_temp.after('ann', format('{%s}', :ready)) \g /dev/null
+select pgq_grant('b', 'regress_ann', '{consume,observe,manage}') \g /dev/null
+select pg_temp.after('regress_ann', format('{%s}', :ready)) \g /dev/null
 select results_eq($$ select * from mine $$, array[false],
     'so it is with all privileges there but enqueue');
-select pgq_purge('a'), pgq_revoke('b', 'ann'), pgq_grant('b', 'ann', '{enqueue}') \g /dev/null
-select pg_temp.after('ann', format('{%s}', :ready)) \g /dev/null
+select pgq_purge('a'), pgq_revoke('b', 'regress_ann'), pgq_grant('b', 'regress_ann', '{enqueue}') \g /dev/null
+select pg_temp.after('regress_ann', format('{%s}', :ready)) \g /dev/null
 select results_eq($$ select * from mine $$, array[true], 'with that privilege it waits');
 select pgq_purge('a') \g /dev/null
-select pg_temp.after('ann', format('{%s}', :dead)) \g /dev/null
+select pg_temp.after('regress_ann', format('{%s}', :dead)) \g /dev/null
 select pg_temp.commit() \g /dev/null
 select is_empty($$ select * from mine $$, 'or dies after one that is dead');
-select pgq_revoke('b', 'ann') \g /dev/null
+select pgq_revoke('b', 'regress_ann') \g /dev/null
 
 -- What a transaction notes for its commit, anybody may write.
 select pgq_enqueue('1', 'b', group_key => 'h'), pgq_enqueue('2', 'b', group_key => 'h') \g /dev/null
 select pgq_enqueue('3', 'b', after => array[:ready]) \g /dev/null
 select pg_temp.commit() \g /dev/null
 select pg_temp.state_of_b() as before \gset
-select pg_temp.ask('ann', format(
+select pg_temp.ask('regress_ann', format(
            $q$ select pgq_enqueue('1', 'a', group_key => 'x'), set_config('pgq.waiters', %L, true) $q$,
            string_agg(format('%s%s,%s', s, j.id, j.lane), ',')
        ))
@@ -286,44 +286,44 @@ select is(pg_temp.state_of_b(), :'before', 'a forged note releases and kills nob
 select pgq_cancel_all('a', true) \g /dev/null
 
 -- Code of others that PostgreSQL runs in the session of somebody mightier.
-create schema ann authorization ann;
-set local role ann;
-create table ann.answer (n serial, answer text);
-create function ann.note(p_answer text) returns void language sql as $$
-    insert into ann.answer (answer) values (p_answer)
+create schema regress_ann authorization regress_ann;
+set local role regress_ann;
+create table regress_ann.answer (n serial, answer text);
+create function regress_ann.note(p_answer text) returns void language sql as $$
+    insert into regress_ann.answer (answer) values (p_answer)
 $$;
-create function ann.mean(p_n integer) returns integer language plpgsql immutable as $$
+create function regress_ann.mean(p_n integer) returns integer language plpgsql immutable as $$
 begin
     perform public.pgq_purge('b');
-    perform ann.note('done');
+    perform regress_ann.note('done');
     return p_n;
 exception when others then
-    perform ann.note(sqlstate);
+    perform regress_ann.note(sqlstate);
     return p_n;
 end
 $$;
-create table ann.bait (n integer);
-create index on ann.bait (ann.mean(n));
-insert into ann.bait values (1);
+create table regress_ann.bait (n integer);
+create index on regress_ann.bait (regress_ann.mean(n));
+insert into regress_ann.bait values (1);
 reset role;
 create function pg_temp.heard() returns text language sql as $$
-    select answer from ann.answer order by n desc limit 1
+    select answer from regress_ann.answer order by n desc limit 1
 $$;
 select is(pg_temp.heard(), '42501', 'an index expression may do what the session may');
 select pg_temp.state_of_b() as before \gset
-truncate ann.answer;
-reindex table ann.bait;
+truncate regress_ann.answer;
+reindex table regress_ann.bait;
 select is(pg_temp.heard(), '42501', 'REINDEX runs it for a superuser, but not as one');
-truncate ann.answer;
-analyze ann.bait;
+truncate regress_ann.answer;
+analyze regress_ann.bait;
 select is(pg_temp.heard(), '42501', 'so does ANALYZE');
 select is(pg_temp.state_of_b(), :'before', 'nothing has happened');
 
 -- Nor does it help to shadow names.
-set local role ann;
+set local role regress_ann;
 create function pg_temp.pg_has_role(name, name, text) returns boolean language sql as 'select true';
 create function pg_temp.pg_has_role(name, oid, text) returns boolean language sql as 'select true';
-create temp table pg_roles as select 'ann'::name as rolname;
+create temp table pg_roles as select 'regress_ann'::name as rolname;
 create function pg_temp.current_setting(text) returns text language sql as $$ select 'none' $$;
 set local search_path = pg_temp, pg_catalog, public;
 select set_config('test.mean', '', true) \g /dev/null
@@ -338,31 +338,31 @@ drop function pg_temp.pg_has_role(name, name, text), pg_temp.pg_has_role(name, o
 drop table pg_temp.pg_roles;
 
 -- Whoever may create functions beside those of pgq cannot put one in between.
-select format('grant create on schema %s to ann', :'schema') \gexec
-set local role ann;
-truncate ann.answer;
+select format('grant create on schema %s to regress_ann', :'schema') \gexec
+set local role regress_ann;
+truncate regress_ann.answer;
 create function :schema.pgq_complete(bigint, bigint) returns boolean language plpgsql as $$
 begin
-    perform ann.note(current_user);
+    perform regress_ann.note(current_user);
     return true;
 end
 $$;
 reset role;
 select pgq_enqueue('1', 'a') \g /dev/null
-select is(pg_temp.code('ann', format($$ select pgq_dequeue(1, '1 minute', array['a', %L]) $$, q)),
+select is(pg_temp.code('regress_ann', format($$ select pgq_dequeue(1, '1 minute', array['a', %L]) $$, q)),
     '42501', 'several queues are all looked at, also if the first has enough')
   from unnest('{b,c}'::text[]) q;
 select is(
-    pg_temp.code('ann', $$ select c.* from pgq_dequeue(1, '1 minute', 'a') d,
+    pg_temp.code('regress_ann', $$ select c.* from pgq_dequeue(1, '1 minute', 'a') d,
         pgq_complete_and_dequeue(array[d.id], array[d.token], queue => 'a') c $$),
     'ok', 'one with fewer arguments is not in the way');
-select is_empty('select * from ann.answer', 'and is not called');
+select is_empty('select * from regress_ann.answer', 'and is not called');
 drop function :schema.pgq_complete(bigint, bigint);
-select format('revoke create on schema %s from ann', :'schema') \gexec
+select format('revoke create on schema %s from regress_ann', :'schema') \gexec
 
 -- Objects of others that are called like those of pgq, and lie beside them.
-select format('grant create on schema %s to ann', :'schema') \gexec
-set local role ann;
+select format('grant create on schema %s to regress_ann', :'schema') \gexec
+set local role regress_ann;
 create function :schema.pgq_report() returns integer language sql as 'select 1';
 create view :schema.pgq_report as select 1 as n;
 reset role;
@@ -377,58 +377,58 @@ select f::oid as id, p.proacl as acl
 select c.oid, c.relacl from pg_class c where c.relname in ('pgq_report', 'pgq_totals');
 create temp view given as
 select a.grantee::regrole::text as grantee, a.privilege_type
-  from alike i, aclexplode(i.acl) a where a.grantee::regrole::text = 'bob';
+  from alike i, aclexplode(i.acl) a where a.grantee::regrole::text = 'regress_bob';
 select is((select count(*) from alike), 4::bigint, 'there are functions and views of others');
-select is(pg_temp.code('chief', $$ select pgq_grant('*', 'bob', '{enqueue,consume,observe,manage}') $$),
+select is(pg_temp.code('regress_chief', $$ select pgq_grant('*', 'regress_bob', '{enqueue,consume,observe,manage}') $$),
     'ok', 'they are not in the way of a grant');
 select is_empty('select * from given', 'which does not give them');
-select format('grant execute on function %s.pgq_get(text), %1$s.pgq_report() to bob', :'schema') \gexec
-select format('grant select on %s.pgq_totals, %1$s.pgq_report to bob', :'schema') \gexec
-select is(pg_temp.code('chief', $$ select pgq_revoke('*', 'bob') $$), 'ok', 'nor of a revocation');
+select format('grant execute on function %s.pgq_get(text), %1$s.pgq_report() to regress_bob', :'schema') \gexec
+select format('grant select on %s.pgq_totals, %1$s.pgq_report to regress_bob', :'schema') \gexec
+select is(pg_temp.code('regress_chief', $$ select pgq_revoke('*', 'regress_bob') $$), 'ok', 'nor of a revocation');
 select is((select count(*) from given), 4::bigint, 'which does not take them back');
-select is(pg_temp.rights('bob'), 2::bigint, 'and takes back all others');
+select is(pg_temp.rights('regress_bob'), 2::bigint, 'and takes back all others');
 drop function :schema.pgq_get(text), :schema.pgq_report();
 drop view pg_temp.given, pg_temp.alike;
 drop view :schema.pgq_report, :schema.pgq_totals;
-select format('revoke create on schema %s from ann', :'schema') \gexec
+select format('revoke create on schema %s from regress_ann', :'schema') \gexec
 
 -- Views.
 select pgq_enqueue('"mine"', 'a') \g /dev/null
-select is(pg_temp.ask('ann', 'select queue from pgq_queues'), '(a)', 'pgq_queues shows what the caller may observe');
-select is(pg_temp.ask('ann', 'select name from pgq_queue_settings'), '(a)', 'so does pgq_queue_settings');
-select is(pg_temp.ask('chief', 'select count(*) from pgq_queue_settings'),
+select is(pg_temp.ask('regress_ann', 'select queue from pgq_queues'), '(a)', 'pgq_queues shows what the caller may observe');
+select is(pg_temp.ask('regress_ann', 'select name from pgq_queue_settings'), '(a)', 'so does pgq_queue_settings');
+select is(pg_temp.ask('regress_chief', 'select count(*) from pgq_queue_settings'),
     (select format('(%s)', count(*)) from pgq.queue), 'all for those who may observe all');
-select is(pg_temp.ask('ann', 'select distinct queue from pgq_jobs'), '(a)', 'pgq_jobs, too, dead jobs included');
-select is(pg_temp.ask('ann', format('select * from pgq_jobs where id in (%s,%s)', :ready, :dead)),
+select is(pg_temp.ask('regress_ann', 'select distinct queue from pgq_jobs'), '(a)', 'pgq_jobs, too, dead jobs included');
+select is(pg_temp.ask('regress_ann', format('select * from pgq_jobs where id in (%s,%s)', :ready, :dead)),
     'nothing', 'also asked for an id');
-select is(pg_temp.ask('ann', 'select distinct queue from pgq_workers'), 'nothing', 'and pgq_workers');
-select is(pg_temp.ask('chief', 'select distinct queue from pgq_workers'), '(b)', 'which has something to show');
-select is(pg_temp.ask('ann', 'select * from pgq_health'), 'nothing', 'pgq_health is empty for one queue');
-select isnt(pg_temp.ask('chief', 'select * from pgq_health'), 'nothing', 'not for all');
-select is(pg_temp.ask('ann', 'select * from pgq_locks'), 'nothing', 'pgq_locks, too');
-select is(pg_temp.ask('chief', 'select count(distinct queue) from pgq_jobs'), '(3)', 'all see all');
+select is(pg_temp.ask('regress_ann', 'select distinct queue from pgq_workers'), 'nothing', 'and pgq_workers');
+select is(pg_temp.ask('regress_chief', 'select distinct queue from pgq_workers'), '(b)', 'which has something to show');
+select is(pg_temp.ask('regress_ann', 'select * from pgq_health'), 'nothing', 'pgq_health is empty for one queue');
+select isnt(pg_temp.ask('regress_chief', 'select * from pgq_health'), 'nothing', 'not for all');
+select is(pg_temp.ask('regress_ann', 'select * from pgq_locks'), 'nothing', 'pgq_locks, too');
+select is(pg_temp.ask('regress_chief', 'select count(distinct queue) from pgq_jobs'), '(3)', 'all see all');
 select pgq_schedule(q || 's', '@daily', '{"n": 1}', q) from unnest('{a,b}'::text[]) q \g /dev/null
-select is(pg_temp.ask('ann', 'select name, queue from pgq_schedules'), '(as,a)',
+select is(pg_temp.ask('regress_ann', 'select name, queue from pgq_schedules'), '(as,a)',
     'pgq_schedules shows those of the queues that the caller may observe');
 select is(
     (select row(v.cron, v.timezone, v.paused, v.missed, v.priority, v.max_attempts, v.payload,
                 v.headers, v.next_at > pgq._now(), v.last_at)::text
        from pgq_schedules v where v.name = 'bs'),
     '(@daily,UTC,f,once,0,,"{""n"": 1}",,t,)', 'with their settings and times');
-select is(pg_temp.code('bob', 'select * from pgq_schedules'), '42501', 'and nothing to others');
-select pgq_grant('*', 'bob', '{consume}') \g /dev/null
-select is(pg_temp.code('bob', 'select * from pgq_jobs'), '42501', 'consumers see nothing');
-select is(pg_temp.code('bob', $$ select pgq_enqueue('1', 'a') $$), '42501', 'and add nothing');
-select is(pg_temp.ask('bob', $$ select payload #>> '{}' from pgq_pop(1, 'a') $$), '(mine)', 'but consume');
+select is(pg_temp.code('regress_bob', 'select * from pgq_schedules'), '42501', 'and nothing to others');
+select pgq_grant('*', 'regress_bob', '{consume}') \g /dev/null
+select is(pg_temp.code('regress_bob', 'select * from pgq_jobs'), '42501', 'consumers see nothing');
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), '42501', 'and add nothing');
+select is(pg_temp.ask('regress_bob', $$ select payload #>> '{}' from pgq_pop(1, 'a') $$), '(mine)', 'but consume');
 select pgq_create_queue('late') \g /dev/null
-select is(pg_temp.code('bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'all queues are also those to come');
-select is(pg_temp.ask('bob', $$ select pgq_pop(1, 'no') $$), '42704 queue "no" does not exist',
+select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'all queues are also those to come');
+select is(pg_temp.ask('regress_bob', $$ select pgq_pop(1, 'no') $$), '42704 queue "no" does not exist',
     'who may use them all learns which there are');
-select pgq_revoke('late', 'bob') \g /dev/null
-select is(pg_temp.code('bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'which is not taken back for one');
-select pgq_revoke('*', 'bob', '{consume}') \g /dev/null
-select is(pg_temp.code('bob', $$ select pgq_pop(1, 'late') $$), '42501', 'but for all');
-select is_empty($$ select pg_temp.not_refused('bob') $$, 'and leaves nothing');
+select pgq_revoke('late', 'regress_bob') \g /dev/null
+select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'which is not taken back for one');
+select pgq_revoke('*', 'regress_bob', '{consume}') \g /dev/null
+select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), '42501', 'but for all');
+select is_empty($$ select pg_temp.not_refused('regress_bob') $$, 'and leaves nothing');
 
 -- A new queue of the name of a dropped one: what that left is not of it.
 select pgq_create_queue('again') \g /dev/null
@@ -436,35 +436,35 @@ select pgq_enqueue('"done"', 'again') as done, pgq_enqueue('"off"', 'again') as 
 select pgq_cancel(:off), pgq_pop(1, 'again'), pg_temp.wait('1 s') \g /dev/null
 select pgq_drop_queue('again') \g /dev/null
 select pgq_create_queue('again') \g /dev/null
-select pgq_grant('again', 'ann', '{enqueue,observe,manage}') \g /dev/null
+select pgq_grant('again', 'regress_ann', '{enqueue,observe,manage}') \g /dev/null
 select pgq_enqueue('"new"', 'again') as new \gset
 select is(
-    pg_temp.ask('ann', $$ select payload #>> '{}' from pgq_jobs where queue = 'again' $$), '(new)',
+    pg_temp.ask('regress_ann', $$ select payload #>> '{}' from pgq_jobs where queue = 'again' $$), '(new)',
     'who may observe a new queue does not see jobs of an old one of its name');
-select is(pg_temp.ask('ann', format('select pgq_get(i) from unnest(array[%s, %s]) i', :done, :off)),
+select is(pg_temp.ask('regress_ann', format('select pgq_get(i) from unnest(array[%s, %s]) i', :done, :off)),
     'nothing', 'nor one of them by its id');
-select is(pg_temp.ask('chief', $$ select count(*) from pgq_jobs where queue = 'again' $$), '(3)',
+select is(pg_temp.ask('regress_chief', $$ select count(*) from pgq_jobs where queue = 'again' $$), '(3)',
     'who may observe all queues does');
-select pg_temp.after('ann', format('{%s}', :off)) \g /dev/null
+select pg_temp.after('regress_ann', format('{%s}', :off)) \g /dev/null
 select pg_temp.commit() \g /dev/null
 select results_eq($$ select * from mine $$, array[false],
     'who may enqueue into the new one does not learn what has become of them');
-select is(pg_temp.ask('ann', $$ select pgq_purge('again', '{completed,cancelled}') $$), '(0)',
+select is(pg_temp.ask('regress_ann', $$ select pgq_purge('again', '{completed,cancelled}') $$), '(0)',
     'and who manages it deletes none of them');
 select pgq_purge('a'), pgq_drop_queue('again', true) \g /dev/null
 
 -- Managing one queue.
-select is(pg_temp.code('ann', $$ select pgq_grant('a', 'bob', '{enqueue}') $$), 'ok', 'who manages a queue grants on it');
-select is(pg_temp.code('bob', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'which counts');
-select is(pg_temp.code('bob', $$ select pgq_enqueue('1', 'b') $$), '42501', 'there');
-select is(pg_temp.code('bob', $$ select pgq_grant('a', 'bob', '{manage}') $$), '42501', 'others do not');
-select is(pg_temp.code('ann', $$ select pgq_grant('*', 'ann', '{enqueue}') $$), '42501', 'nor on all queues');
-select is(pg_temp.code('ann', $$ select pgq_revoke('*', 'chief') $$), '42501', 'nor do they revoke there');
-select is(pg_temp.code('ann', $$ select pgq_create_queue('mine') $$), '42501', 'or create queues');
-select is(pg_temp.ask('ann', $$ select pgq_schedule('of b', '@daily', queue => 'a') $$),
+select is(pg_temp.code('regress_ann', $$ select pgq_grant('a', 'regress_bob', '{enqueue}') $$), 'ok', 'who manages a queue grants on it');
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'which counts');
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'b') $$), '42501', 'there');
+select is(pg_temp.code('regress_bob', $$ select pgq_grant('a', 'regress_bob', '{manage}') $$), '42501', 'others do not');
+select is(pg_temp.code('regress_ann', $$ select pgq_grant('*', 'regress_ann', '{enqueue}') $$), '42501', 'nor on all queues');
+select is(pg_temp.code('regress_ann', $$ select pgq_revoke('*', 'regress_chief') $$), '42501', 'nor do they revoke there');
+select is(pg_temp.code('regress_ann', $$ select pgq_create_queue('mine') $$), '42501', 'or create queues');
+select is(pg_temp.ask('regress_ann', $$ select pgq_schedule('of b', '@daily', queue => 'a') $$),
     '42501 permission denied for schedule "of b"', 'or take the name of a schedule');
 select is((select s.cron from pgq.schedule s where s.name = 'of b'), '* * * * *', 'which stays as it was');
-select is(pg_temp.code('ann', format('select pgq_revoke(%L, %L)', 'a', session_user)), 'ok',
+select is(pg_temp.code('regress_ann', format('select pgq_revoke(%L, %L)', 'a', session_user)), 'ok',
     'they may revoke from the owner');
 select is_empty(
     $$ select p.oid::regprocedure from pg_proc p
@@ -478,64 +478,64 @@ select pgq_create_queue('Qu"e''ue; --') \g /dev/null
 select pgq_grant('Qu"e''ue; --', 'Ann "O''Neil', '{enqueue,consume}') \g /dev/null
 select is(pg_temp.code('Ann "O''Neil', $$ select pgq_enqueue('1', 'Qu"e''ue; --') $$), 'ok', 'names may have quotes and capitals');
 select is(pg_temp.code('Ann "O''Neil', $$ select pgq_enqueue('1', 'a') $$), '42501', 'without a change of meaning');
-create role member;
-create role stranger noinherit;
-grant bob to member;
-grant bob to stranger;
-select is(pg_temp.code('member', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'members have what their role has');
-select is(pg_temp.code('member', $$ select pgq_enqueue('1', 'b') $$), '42501', 'and no more');
-select is(pg_temp.code('stranger', $$ select pgq_enqueue('1', 'a') $$), '42501', 'if they inherit it');
-revoke bob from member;
-select is(pg_temp.code('member', $$ select pgq_enqueue('1', 'a') $$), '42501', 'as long as they are');
+create role regress_member;
+create role regress_stranger noinherit;
+grant regress_bob to regress_member;
+grant regress_bob to regress_stranger;
+select is(pg_temp.code('regress_member', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'members have what their role has');
+select is(pg_temp.code('regress_member', $$ select pgq_enqueue('1', 'b') $$), '42501', 'and no more');
+select is(pg_temp.code('regress_stranger', $$ select pgq_enqueue('1', 'a') $$), '42501', 'if they inherit it');
+revoke regress_bob from regress_member;
+select is(pg_temp.code('regress_member', $$ select pgq_enqueue('1', 'a') $$), '42501', 'as long as they are');
 select pgq_grant('late', 'public', '{enqueue}') \g /dev/null
-select is(pg_temp.code('nil', $$ select pgq_enqueue('1', 'late') $$), 'ok', 'public is everybody');
-select is(pg_temp.code('nil', $$ select pgq_enqueue('1', 'b') $$), '42501', 'for that queue');
+select is(pg_temp.code('regress_nil', $$ select pgq_enqueue('1', 'late') $$), 'ok', 'public is everybody');
+select is(pg_temp.code('regress_nil', $$ select pgq_enqueue('1', 'b') $$), '42501', 'for that queue');
 select pgq_revoke('late', 'public') \g /dev/null
-select is_empty($$ select pg_temp.not_refused('nil') $$, 'until it is revoked');
+select is_empty($$ select pg_temp.not_refused('regress_nil') $$, 'until it is revoked');
 create function pg_temp.wrapper() returns bigint language sql security definer as $$
     select pgq_enqueue('1', 'late')
 $$;
-alter function pg_temp.wrapper() owner to chief;
-select is(pg_temp.code('ann', 'select pg_temp.wrapper()'), '42501', 'a function with SECURITY DEFINER gives its callers no privilege');
-select is(pg_temp.code('chief', 'select pg_temp.wrapper()'), 'ok', 'it runs with those of the session');
+alter function pg_temp.wrapper() owner to regress_chief;
+select is(pg_temp.code('regress_ann', 'select pg_temp.wrapper()'), '42501', 'a function with SECURITY DEFINER gives its callers no privilege');
+select is(pg_temp.code('regress_chief', 'select pg_temp.wrapper()'), 'ok', 'it runs with those of the session');
 
 -- Bad arguments.
-select is(pg_temp.code('chief', 'select ' || c.call), c.code, c.call)
+select is(pg_temp.code('regress_chief', 'select ' || c.call), c.code, c.call)
   from (values
-           ($$pgq_grant(null, 'nil', '{enqueue}')$$, '22004'),
+           ($$pgq_grant(null, 'regress_nil', '{enqueue}')$$, '22004'),
            ($$pgq_grant('a', null, '{enqueue}')$$, '22004'),
-           ($$pgq_grant('a', 'nil', null)$$, '22004'),
-           ($$pgq_grant('a', 'nil', '{enqueue,null}')$$, '22004'),
-           ($$pgq_grant('a', 'nil', '{enqueue,usage}')$$, '22023'),
-           ($$pgq_grant('a', 'nil', '{ENQUEUE}')$$, '22023'),
-           ($$pgq_grant('a', 'nil', '{{enqueue}}'::text[])$$, '22023'),
-           ($$pgq_grant('no', 'nil', '{enqueue}')$$, '42704'),
+           ($$pgq_grant('a', 'regress_nil', null)$$, '22004'),
+           ($$pgq_grant('a', 'regress_nil', '{enqueue,null}')$$, '22004'),
+           ($$pgq_grant('a', 'regress_nil', '{enqueue,usage}')$$, '22023'),
+           ($$pgq_grant('a', 'regress_nil', '{ENQUEUE}')$$, '22023'),
+           ($$pgq_grant('a', 'regress_nil', '{{enqueue}}'::text[])$$, '22023'),
+           ($$pgq_grant('no', 'regress_nil', '{enqueue}')$$, '42704'),
            ($$pgq_grant('a', 'no', '{enqueue}')$$, '42704'),
            ($$pgq_grant('a', '', '{enqueue}')$$, '42704'),
            ($$pgq_grant('a', 'none', '{enqueue}')$$, '42704'),
            ($$pgq_grant('a', 'PUBLIC', '{enqueue}')$$, '42704'),
-           ($$pgq_grant('a', 'nil', '{}')$$, 'ok'),
-           ($$pgq_grant('a', 'nil', '{observe,observe}')$$, 'ok'),
-           ($$pgq_grant('a', 'nil', '{observe}')$$, 'ok'),
-           ($$pgq_revoke('a', 'nil', '{usage}')$$, '22023'),
-           ($$pgq_revoke('no', 'nil')$$, '42704'),
-           ($$pgq_revoke('a', 'nil')$$, 'ok'),
-           ($$pgq_revoke('a', 'nil')$$, 'ok')
+           ($$pgq_grant('a', 'regress_nil', '{}')$$, 'ok'),
+           ($$pgq_grant('a', 'regress_nil', '{observe,observe}')$$, 'ok'),
+           ($$pgq_grant('a', 'regress_nil', '{observe}')$$, 'ok'),
+           ($$pgq_revoke('a', 'regress_nil', '{usage}')$$, '22023'),
+           ($$pgq_revoke('no', 'regress_nil')$$, '42704'),
+           ($$pgq_revoke('a', 'regress_nil')$$, 'ok'),
+           ($$pgq_revoke('a', 'regress_nil')$$, 'ok')
        ) c (call, code);
-select is_empty($$ select pg_temp.not_refused('nil') $$, 'nothing is left of it');
+select is_empty($$ select pg_temp.not_refused('regress_nil') $$, 'nothing is left of it');
 
 -- The end.
-select is(pg_temp.code('ann', $$ select pgq_revoke('a', 'bob') $$), 'ok', 'who grants revokes');
-select lives_ok('drop role bob, member', 'then the role can be dropped');
+select is(pg_temp.code('regress_ann', $$ select pgq_revoke('a', 'regress_bob') $$), 'ok', 'who grants revokes');
+select lives_ok('drop role regress_bob, regress_member', 'then the role can be dropped');
 select pgq_drop_queue('Qu"e''ue; --', true) \g /dev/null
 select is(pg_temp.rights('Ann "O''Neil'), 0::bigint, 'with a queue goes what was granted on it');
 select lives_ok($$ drop role "Ann ""O'Neil" $$, 'and what could keep a role');
-select pgq_grant('b', 'stranger', '{enqueue}') \g /dev/null
-drop owned by stranger;
-drop role stranger;
-create role stranger;
-select pgq_grant('a', 'stranger', '{enqueue}') \g /dev/null
-select is(pg_temp.code('stranger', $$ select pgq_enqueue('1', 'b') $$), '42501', 'a new role has nothing of an old one of its name');
+select pgq_grant('b', 'regress_stranger', '{enqueue}') \g /dev/null
+drop owned by regress_stranger;
+drop role regress_stranger;
+create role regress_stranger;
+select pgq_grant('a', 'regress_stranger', '{enqueue}') \g /dev/null
+select is(pg_temp.code('regress_stranger', $$ select pgq_enqueue('1', 'b') $$), '42501', 'a new role has nothing of an old one of its name');
 select lives_ok($$ select pgq_revoke('a', 'never') $$, 'nothing is revoked from who does not exist');
 
 -- Installed by a role that is no superuser, in a schema that is closed to others.
@@ -546,34 +546,34 @@ select exists (select from pg_extension where extname = 'pgq') as is_extension \
 \else
     \ir ../../python/src/pgq/_scripts/pgq-uninstall.sql
 \endif
-create role keeper;
-create schema hall authorization keeper;
-select format('grant create on database %I to keeper', current_database()) \gexec
-set local role keeper;
+create role regress_keeper;
+create schema hall authorization regress_keeper;
+select format('grant create on database %I to regress_keeper', current_database()) \gexec
+set local role regress_keeper;
 create extension pgq schema hall;
-grant usage on schema hall to ann;
+grant usage on schema hall to regress_ann;
 select hall.pgq_create_queue('a') \g /dev/null
-select hall.pgq_grant('a', r, '{enqueue,consume}') from unnest('{nil,ann}'::name[]) r \g /dev/null
+select hall.pgq_grant('a', r, '{enqueue,consume}') from unnest('{regress_nil,regress_ann}'::name[]) r \g /dev/null
 reset role;
-select is(pg_temp.code('nil', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'grants work there, too');
-select is(pg_temp.code('nil', $$ select hall.pgq_pop(1, 'a') $$), 'ok', 'for producers and consumers that own nothing');
-select is(pg_temp.code('nil', $$ select hall.pgq_enqueue('1', 'default') $$), '42501', 'not for other queues');
-set local role keeper;
-select hall.pgq_revoke('a', r) from unnest('{nil,ann,keeper}'::name[]) r \g /dev/null
+select is(pg_temp.code('regress_nil', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'grants work there, too');
+select is(pg_temp.code('regress_nil', $$ select hall.pgq_pop(1, 'a') $$), 'ok', 'for producers and consumers that own nothing');
+select is(pg_temp.code('regress_nil', $$ select hall.pgq_enqueue('1', 'default') $$), '42501', 'not for other queues');
+set local role regress_keeper;
+select hall.pgq_revoke('a', r) from unnest('{regress_nil,regress_ann,regress_keeper}'::name[]) r \g /dev/null
 reset role;
-select is(pg_temp.code('keeper', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'the owner cannot lose its rights');
-select ok(has_schema_privilege('ann', 'hall', 'usage'), 'the usage of the schema stays with whom others gave it');
-select lives_ok('drop role nil', 'and goes with the last privilege of others');
-alter function hall.pgq_version() owner to ann;
+select is(pg_temp.code('regress_keeper', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'the owner cannot lose its rights');
+select ok(has_schema_privilege('regress_ann', 'hall', 'usage'), 'the usage of the schema stays with whom others gave it');
+select lives_ok('drop role regress_nil', 'and goes with the last privilege of others');
+alter function hall.pgq_version() owner to regress_ann;
 select is(
-    pg_temp.code('keeper', $$ select hall.pgq_grant('a', 'stranger', '{enqueue}') $$), 'ok',
+    pg_temp.code('regress_keeper', $$ select hall.pgq_grant('a', 'regress_stranger', '{enqueue}') $$), 'ok',
     'what has got another owner is not in the way');
 select ok(
     not exists (select from pg_proc p, aclexplode(p.proacl) a
-                 where p.proname = 'pgq_version' and a.grantee::regrole::text = 'stranger'),
+                 where p.proname = 'pgq_version' and a.grantee::regrole::text = 'regress_stranger'),
     'and is not given');
-select pg_temp.ask('keeper', $$ select hall.pgq_grant('a', 'public', '{enqueue}') $$) \g /dev/null
-select is(pg_temp.code('chief', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'public finds the schema');
+select pg_temp.ask('regress_keeper', $$ select hall.pgq_grant('a', 'public', '{enqueue}') $$) \g /dev/null
+select is(pg_temp.code('regress_chief', $$ select hall.pgq_enqueue('1', 'a') $$), 'ok', 'public finds the schema');
 
 select * from finish();
 rollback;

@@ -61,26 +61,26 @@ select is_empty(format('select pgq_get(%s)', :one), 'nor one that is no longer k
 select throws_ok('select pgq_get(null)', '22004', null, 'a null id is refused');
 
 -- Who may see it.
-create role watcher;
-create role worker;
-select pgq_grant('other', 'watcher', '{observe}'),
-       pgq_grant('other', 'worker', '{enqueue,consume,manage}') \g /dev/null
-set local role watcher;
+create role regress_watcher;
+create role regress_worker;
+select pgq_grant('other', 'regress_watcher', '{observe}'),
+       pgq_grant('other', 'regress_worker', '{enqueue,consume,manage}') \g /dev/null
+set local role regress_watcher;
 select is(pg_temp.state(:two), 'scheduled', 'who may observe its queue sees a job');
 select is(pg_temp.state(:seven), 'cancelled', 'also a finished one');
 select is_empty(format('select pgq_get(%s)', :three), 'but none of another queue');
 reset role;
-set local role worker;
+set local role regress_worker;
 select throws_ok('select pgq_get(1)', '42501', null, 'whoever may not observe is refused');
 reset role;
-select pgq_grant('default', 'watcher', '{observe}'), pgq_drop_queue('other', true) \g /dev/null
+select pgq_grant('default', 'regress_watcher', '{observe}'), pgq_drop_queue('other', true) \g /dev/null
 insert into pgq.archive
 select a.* from jsonb_populate_record(null::pgq.archive, jsonb_build_object(
     'id', :two, 'enqueued_at', now(), 'finished_at', now(), 'expires_at', now() + '1 day', 'bucket', 8,
     'priority', 0, 'attempt', 1, 'state', 'completed', 'queue', 'other', 'payload', 1
 )) a;
 select is(pg_temp.state(:two), 'completed', 'a job of a queue that was dropped is seen');
-set local role watcher;
+set local role regress_watcher;
 select is(pg_temp.state(:two), null, 'but only by who may observe all queues');
 reset role;
 
