@@ -469,6 +469,24 @@ def test_a_job_is_shown_whole_and_its_control_characters_are_not_obeyed(pgq: Cli
     assert "no job 99" in pgq.fails(1, "job", "99")
 
 
+def test_a_list_of_jobs_shows_the_error_not_its_hint(pgq: Cli, sql: Sql) -> None:
+    errors = {
+        'ValueError: no such task\nDETAIL:  It is "thumbnial".\nHINT:  There is one.\n\n': (
+            "ValueError: no such task"
+        ),
+        "Traceback\nKeyError: 1\nCONTEXT:  a line of it\n": "KeyError: 1",
+        "HINT:  all that there is": "HINT:  all that there is",
+    }
+    for error, shown in errors.items():
+        sql(
+            "select pgq_enqueue('1');"
+            f"select pgq_fail(id, token, $error${error}$error$, retryable => false)"
+            "  from pgq_dequeue()"
+        )
+        line = pgq.ok("jobs", "--limit", "1").splitlines()[-1]
+        assert line.endswith(f"  {shown}")
+
+
 def test_dead_jobs_are_retried_by_id_and_by_queue(pgq: Cli, sql: Sql) -> None:
     sql("select pgq_enqueue('1', dedupe_key => 'k')")
     sql("select pgq_enqueue_many('{2, 3, 4}')")

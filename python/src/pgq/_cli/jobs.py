@@ -27,7 +27,7 @@ _COLUMNS: Final = (
     Column("enqueued_at", "enqueued"),
     Column("worker"),
     Column("payload"),
-    Column("last_error", "error", show=output.last_line),
+    Column("last_error", "error", show=output.error_line),
 )
 
 

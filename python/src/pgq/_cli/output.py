@@ -20,6 +20,7 @@ from pgq._cli.base import settings
 JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result")
 _PIPE_COLUMNS: Final = 10_000  # lines to a pipe or file are not cut
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BESIDE_THE_ERROR: Final = ("DETAIL:", "HINT:", "CONTEXT:")
 _STYLES: Final = {
     "ok": "green",
     "warning": "yellow",
@@ -72,10 +73,22 @@ def line(value: Any) -> str:
     return " ".join(text(value).split())
 
 
-def last_line(value: Any) -> str:
-    """Return the last line of a text: of a traceback, the error."""
-    lines = text(value).strip().splitlines()
+def error_line(value: Any) -> str:
+    """Return the line of a text that says the error: of a traceback the last, before its hints."""
+    lines = [line for line in text(value).splitlines() if line.strip()]
+    while len(lines) > 1 and lines[-1].startswith(_BESIDE_THE_ERROR):
+        lines.pop()
     return lines[-1] if lines else ""
+
+
+def jobs(count: int) -> str:
+    """Return how many jobs that are."""
+    return "1 job" if count == 1 else f"{count} jobs"
+
+
+def jobs_are(count: int) -> str:
+    """Return the beginning of a sentence on so many jobs."""
+    return f"{jobs(count)} {'is' if count == 1 else 'are'}"
 
 
 @dataclass(frozen=True, slots=True)
