@@ -74,6 +74,10 @@ def wrong(pool):
     return 1
 
 
+async def coroutine(pool):
+    return make(pool)
+
+
 none = pgq.Worker()
 number = 1
 """
@@ -163,6 +167,7 @@ NO_WORKERS = {
     "shop:number": "neither a pgq.Worker nor a function",
     "shop:wait": "neither a pgq.Worker nor a function",
     "shop:wrong": "the function returned 1",
+    "shop:coroutine": "a coroutine function: make it a plain function",
     "shop:none": "the worker has no handler",
     "broken:worker": "ZeroDivisionError: division by zero",
     "shop:worker --schema public": "Worker(schema=",
@@ -177,8 +182,35 @@ async def test_what_is_no_worker_is_wrong_usage(dsn: dict[str, Any], shop: Path)
             assert await worker.ended() == 2
             assert message in worker.lines[-1]
             assert "Traceback" not in "".join(worker.lines)
+            assert "Warning" not in "".join(worker.lines)
 
     await asyncio.gather(*(fails(*case) for case in NO_WORKERS.items()))
+
+
+FAILING_IMPORTS = {
+    "import pgq\n\n@pgq.task('default')\ndef send():\n    pass\n": "{module}, line 3)",
+    "import pgq\n\nimport no_such_module\n": "{module}, line 3)",
+}
+
+
+@pytest.mark.parametrize("code", FAILING_IMPORTS)
+async def test_an_import_that_fails_names_the_line_of_the_user(
+    dsn: dict[str, Any], tmp_path: Path, code: str
+) -> None:
+    module = tmp_path / "photos.py"
+    module.write_text(code, encoding="utf-8")
+    async with running(dsn, "worker", "photos:worker", cwd=tmp_path) as worker:
+        assert await worker.ended() == 2
+        assert FAILING_IMPORTS[code].format(module=module) in worker.lines[-1]
+
+
+async def test_a_module_that_is_not_found_was_looked_for_from_here(
+    dsn: dict[str, Any], tmp_path: Path
+) -> None:
+    async with running(dsn, "worker", "photos:worker", cwd=tmp_path) as worker:
+        assert await worker.ended() == 2
+        assert "No module named 'photos'" in worker.lines[-1]
+        assert f"from the current directory, {tmp_path})" in worker.lines[-1]
 
 
 async def test_a_worker_that_cannot_work_says_why(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -13,11 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import asyncpg
 import click
 
+import pgq
 from pgq._cli import logs
 from pgq._cli.base import Command, Settings, server_settings, settings
 from pgq._cli.errors import Failure, Misuse
@@ -25,6 +27,11 @@ from pgq._cli.supervisor import Supervisor
 from pgq._task import Task
 from pgq._worker import Worker
 
+# Frames of what imports, not of what is imported.
+_OURS: Final = (
+    "<",
+    *(f"{Path(str(file)).parent}{os.sep}" for file in (pgq.__file__, importlib.__file__)),
+)
 _Target: TypeAlias = "Worker | Callable[[asyncpg.Pool[Any]], object]"
 
 log = logging.getLogger("pgq")
@@ -127,9 +134,7 @@ def _load(target: str) -> _Target:
     try:
         module = importlib.import_module(name)
     except Exception as exc:
-        frame = traceback.extract_tb(exc.__traceback__)[-1]
-        where = "" if frame.filename[0] == "<" else f" ({frame.filename}, line {frame.lineno})"
-        raise Misuse(f"cannot import {name}: {type(exc).__name__}: {exc}{where}") from exc
+        raise Misuse(f"cannot import {name}: {type(exc).__name__}: {exc}{_where(exc)}") from exc
     try:
         found: object = reduce(getattr, path.split("."), module)
     except AttributeError as exc:
@@ -137,6 +142,17 @@ def _load(target: str) -> _Target:
     if not isinstance(found, Worker) and (isinstance(found, Task) or not callable(found)):
         raise Misuse(f"{target} is neither a pgq.Worker nor a function")
     return cast("_Target", found)
+
+
+def _where(exc: Exception) -> str:
+    """Return the line of the user that an import failed at, or where the module was looked for."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+    if theirs:
+        return f" ({theirs[-1].filename}, line {theirs[-1].lineno})"
+    if isinstance(exc, ModuleNotFoundError):
+        return f" (looked for from the current directory, {Path.cwd()})"
+    return ""
 
 
 async def _serve(options: Settings, target: _Target, pool_size: int, *, supervised: bool) -> None:
@@ -155,6 +171,13 @@ async def _serve(options: Settings, target: _Target, pool_size: int, *, supervis
         elif isinstance(made, AbstractAsyncContextManager):
             async with cast("AbstractAsyncContextManager[Worker]", made) as entered:
                 await _run(entered, None, supervised=supervised)
+        elif inspect.iscoroutine(made):
+            made.close()
+            message = (
+                "the function is a coroutine function: make it a plain function, or one that "
+                "yields the worker, with @contextlib.asynccontextmanager"
+            )
+            raise Misuse(message)
         else:
             message = (
                 f"the function returned {made!r}, not a pgq.Worker or a context manager of one"
