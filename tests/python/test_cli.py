@@ -541,6 +541,7 @@ def test_a_schedule_is_added_paused_resumed_and_removed(pgq: Cli) -> None:
 
 def test_workers_health_and_locks_show_their_views(pgq: Cli, sql: Sql) -> None:
     assert pgq.json("workers") == []
+    assert pgq.run("workers").stderr == "No jobs are leased now. Idle workers are not listed.\n"
     sql("select pgq_enqueue('1')")
     sql("select pgq_dequeue(1, '1 hour', worker => 'ada')")
     [row] = pgq.json("workers")

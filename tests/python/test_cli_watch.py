@@ -58,6 +58,7 @@ async def test_a_frame_shows_queues_workers_and_what_is_in_the_way(
     await connection.execute("select pgq_dequeue(1, '1 hour', worker => 'ada')")
     frame = await asyncio.to_thread(cli.ok, "top", "--once")
     assert re.search(r"^default +2 +0 +0 +1 +0 ", frame, re.MULTILINE)
+    assert re.search(r"^queue .* holding  paused$", frame, re.MULTILINE)
     assert re.search(r"^ada +default +1 ", frame, re.MULTILINE)
     assert "Nothing is in the way" in frame
     sample = await asyncio.to_thread(cli.json, "top")

@@ -33,7 +33,7 @@ _QUEUES: Final = (
     Column("done_per_second", "done/s", right=True),
     Column("failed_per_second", "failed/s", right=True),
     Column("oldest_ready_age", "oldest ready", right=True),
-    Column("workers", right=True),
+    Column("holding", right=True),
     Column("paused"),
 )
 _WORKERS: Final = (
@@ -80,8 +80,8 @@ class Sample:
 def top(interval: timedelta, *, once: bool) -> None:
     """Watch queues and workers, and what blocks rotation, until q or Ctrl-C.
 
-    The rates are those of the last minute. What blocks rotation, or holds the xmin horizon, is
-    shown to roles that may observe all queues.
+    The rates are those of the last minute; "holding" is how many workers hold jobs. What blocks
+    rotation, or holds the xmin horizon, is shown to roles that may observe all queues.
     """
     if once or settings().json:
         _print_frame()
@@ -200,7 +200,7 @@ def _queue(row: dict[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]
         **row,
         "done_per_second": _rate(row["completed_last_minute"]),
         "failed_per_second": _rate(row["failed_last_minute"]),
-        "workers": len({other["worker"] for other in workers if other["queue"] == row["queue"]}),
+        "holding": len({other["worker"] for other in workers if other["queue"] == row["queue"]}),
     }
 
 

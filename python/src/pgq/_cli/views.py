@@ -51,13 +51,13 @@ _LOCKS: Final = (
 )
 @connected
 async def workers(client: Client) -> None:
-    """List who holds jobs.
+    """List who holds jobs; not workers that are idle.
 
     One line for each queue, worker and backend that claimed. Where the backend is gone its jobs
     come back when their leases expire, unless the worker has another connection.
     """
     rows = await client.fetch(sql.WORKERS)
-    output.print_rows(rows, WORKERS, "Nobody holds a job that you may observe.")
+    output.print_rows(rows, WORKERS, "No jobs are leased now. Idle workers are not listed.")
 
 
 @click.command(
