@@ -392,6 +392,46 @@ def test_a_queue_is_created_configured_and_dropped(pgq: Cli, sql: Sql) -> None:
     assert "does not exist" in pgq.fails(1, "queue", "configure", "api", "--max-active", "1")
 
 
+def test_the_settings_of_a_queue_are_shown_as_they_are_given(pgq: Cli) -> None:
+    durations = {"backoff-base": "1m30.25s", "keep-completed": "0s", "keep-dead": "1d12h"}
+    options = [word for name, value in durations.items() for word in (f"--{name}", value)]
+    pgq.ok("queue", "create", "api", *options)
+    assert pgq.ok("queue", "configure", "api", "--max-active", "5", "--rate-interval", "2h") == (
+        "queue api is configured: max-active 5, rate-interval 2h\n"
+    )
+    assert pgq.json("queue", "configure", "api", "--keep-dead", "1d12h") == {
+        "queue": "api",
+        "configured": True,
+        "keep_dead": 129600,
+    }
+    head, *lines = pgq.ok("queue", "show", "api").splitlines()
+    assert head.split() == ["setting", "value", "default"]
+    marked = [line.split() for line in lines if line.startswith("*")]
+    assert marked == [
+        ["*", "backoff-base", "1m30.25s", "1s"],
+        ["*", "keep-completed", "0s", "1d"],
+        ["*", "keep-dead", "1d12h", "30d"],
+        ["*", "max-active", "5", "0"],
+        ["*", "rate-interval", "2h", "1s"],
+    ]
+    others = [line.split() for line in lines if not line.startswith("*")]
+    assert ["group-on-dead", "continue", "continue"] in others
+    options = {parameter.name for parameter in ALL["queue", "configure"].params}
+    assert {line[2:].split()[0].replace("-", "_") for line in lines} == {
+        name for name in options if name in pgq.json("queue", "show", "api")
+    } - {"name"}
+
+
+def test_the_settings_of_a_queue_tell_that_it_is_paused(pgq: Cli) -> None:
+    assert "paused" not in pgq.ok("queue", "show", "default")
+    pgq.ok("pause", "default")
+    assert pgq.ok("queue", "show", "default").endswith("\ndefault is paused: pgq resume default\n")
+    assert pgq.json("queue", "show", "default")["paused"] is True
+    assert pgq.fails(1, "queue", "show", "nope") == (
+        'pgq: queue "nope" does not exist. Hint: pgq queues lists those that you may observe.\n'
+    )
+
+
 def test_queues_shows_what_the_view_shows(pgq: Cli) -> None:
     pgq.ok("enqueue", "default", "1")
     pgq.ok("pause", "default")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final, cast
 
 import click
 
 from pgq._cli import output, params, sql
-from pgq._cli.base import Client, Command, Group, connected
+from pgq._cli.base import Client, Command, Group, connected, settings
+from pgq._cli.errors import Failure
 from pgq._cli.output import Column
 from pgq._models import JobState
+from pgq._queue import Queue
 
 COLUMNS: Final = (
     Column("queue"),
@@ -79,13 +83,18 @@ def _queue_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _setting(value: Any) -> str:
+    """Return the value of a setting as the options take it."""
+    return output.duration(value) if isinstance(value, timedelta) else output.line(value)
+
+
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
 @click.group(cls=Group)
 def queue() -> None:
-    """Create, configure or drop a queue."""
+    """Create, configure, show or drop a queue."""
 
 
 @queue.command(
@@ -127,7 +136,60 @@ def configure(name: str, **options: Any) -> None:
 @connected
 async def _configure(client: Client, name: str, options: dict[str, Any]) -> None:
     await client.queue(name).configure(**options)
-    output.say(f"queue {name} is configured", queue=name, configured=True)
+    given = ", ".join(
+        f"{option.replace('_', '-')} {_setting(value)}" for option, value in options.items()
+    )
+    output.say(f"queue {name} is configured: {given}", queue=name, configured=True, **options)
+
+
+_SHOWN: Final = (
+    Column("mark", " "),
+    Column("setting"),
+    Column("value"),
+    Column("default"),
+)
+
+
+@queue.command(
+    cls=Command,
+    examples="""
+        pgq queue show emails
+        pgq queue show emails --json
+    """,
+)
+@click.argument("name")
+@connected
+async def show(client: Client, name: str) -> None:
+    """Show the settings of a queue; those that are not the defaults are marked.
+
+    Exits with 1 if there is no such queue that you may observe.
+    """
+    rows = await client.fetch(sql.QUEUE_SETTINGS, name)
+    if not rows:
+        raise unknown_queue(name)
+    if settings().json:
+        output.print_json(rows[0])
+        return
+    defaults = inspect.signature(Queue.create).parameters
+    shown = [
+        {
+            "mark": "*" if value != defaults[column].default else "",
+            "setting": column.replace("_", "-"),
+            "value": _setting(value),
+            "default": _setting(defaults[column].default),
+        }
+        for column, value in rows[0].items()
+        if column in defaults
+    ]
+    output.show(output.table(shown, _SHOWN))
+    if rows[0]["paused"]:
+        click.echo(f"\n{name} is paused: pgq resume {name}")
+
+
+def unknown_queue(name: str) -> Failure:
+    """Return the failure for a queue that is not there, or that the caller may not observe."""
+    hint = "pgq queues lists those that you may observe."
+    return Failure(f'queue "{name}" does not exist. Hint: {hint}')
 
 
 @queue.command(
