@@ -325,6 +325,29 @@ def test_a_time_without_a_zone_is_local(pgq: Cli) -> None:
     assert datetime.fromisoformat(pgq.json("job", str(job_id))["run_at"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        ("UTC", "2100-06-01 08:00:00+00"),
+        ("Europe/Berlin", "2100-06-01 10:00:00+02"),
+        ("Asia/Kolkata", "2100-06-01 13:30:00+05:30"),
+    ],
+)
+def test_times_are_shown_with_their_offset(
+    pgq: Cli, monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
+) -> None:
+    job_id = pgq.ok("enqueue", "default", "1", "--run-at", "2100-06-01T08:00:00Z").strip()
+    pgq.ok("schedule", "add", "once", "0 8 1 6 *", "default")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        local = Cli({**pgq.environment, "TZ": zone})
+        time.tzset()
+        assert f"  {shown}\n" in local.ok("job", job_id)
+        assert f"-06-01 {shown.split()[1]} " in local.ok("schedules")
+        assert re.search(r" \d\d:\d\d:\d\d\+\d\d", local.ok("jobs"))
+    time.tzset()
+
+
 def test_a_payload_may_come_from_stdin_as_it_is(pgq: Cli, sql: Sql) -> None:
     pgq.ok("enqueue", "default", "-", stdin='{"price":\n1.10}')
     assert sql("select payload from pgq_jobs") == '{"price": 1.10}'

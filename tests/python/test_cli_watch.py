@@ -195,13 +195,35 @@ async def test_stuck_queues_are_named(cli: Cli, connection: Connection) -> None:
         )
     ]
     assert "has been ready for" in details[0]
-    assert details[1] == "default: 1 dead jobs"
+    assert details[1] == "default: 1 dead job"
     await connection.execute("select pgq_pause('default')")
     found = of(await asyncio.to_thread(examine, cli, 0), "queues")
     assert (found[0]["detail"], found[0]["advice"]) == (
         "default is paused, 1 ready",
         "pgq resume default",
     )
+
+
+async def test_a_queue_that_has_reached_its_limit_is_told_from_one_without_workers(
+    cli: Cli, connection: Connection
+) -> None:
+    await enqueue(connection, 2)
+    await connection.execute(
+        "select pgq_configure_queue('default', max_active => 2);"
+        "select pgq_dequeue(1, '1 hour', worker => 'ada')"
+    )
+    args = ("--max-ready-age", "0")
+    [finding] = of(await asyncio.to_thread(examine, cli, 0, *args), "queues")
+    assert finding["advice"] == "Are there enough workers? pgq workers"
+    assert "max-active" not in finding["detail"]
+    await connection.execute("select pgq_configure_queue('default', max_active => 1)")
+    [finding] = of(await asyncio.to_thread(examine, cli, 0, *args), "queues")
+    assert re.fullmatch(
+        r"default: the oldest of 1 job has been ready for .*,"
+        r" and as many are active as its max-active allows, 1",
+        finding["detail"],
+    )
+    assert "--max-active" in finding["advice"]
 
 
 async def test_settings_that_pgq_cannot_work_with_are_problems(

@@ -242,11 +242,15 @@ def _stuck(queue: dict[str, Any], limit: timedelta) -> list[Finding]:
             Finding("queues", "warning", f"{name} is paused, {ready} ready", f"pgq resume {name}")
         )
     elif age is not None and age > limit:
-        detail = f"{name}: the oldest of {ready} jobs has been ready for {output.age(age)}"
-        found.append(Finding("queues", "warning", detail, "Are there enough workers? pgq workers"))
+        detail = f"{name}: the oldest of {output.jobs(ready)} has been ready for {output.age(age)}"
+        advice = "Are there enough workers? pgq workers"
+        if 0 < queue["max_active"] <= queue["active"] and not queue["estimated"]:
+            detail += f", and as many are active as its max-active allows, {queue['max_active']}"
+            advice = f"pgq workers shows who has them; pgq queue configure {name} --max-active"
+        found.append(Finding("queues", "warning", detail, advice))
     if dead:
         advice = f"pgq jobs --queue {name} --state dead; pgq retry --queue {name} --all"
-        found.append(Finding("queues", "warning", f"{name}: {dead} dead jobs", advice))
+        found.append(Finding("queues", "warning", f"{name}: {output.jobs(dead, 'dead ')}", advice))
     return found
 
 

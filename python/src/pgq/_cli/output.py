@@ -76,7 +76,7 @@ def text(value: Any) -> str:
     if isinstance(value, timedelta):
         return age(value)
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return value.astimezone().isoformat(" ", "seconds").removesuffix(":00")  # as in psql
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(value))
 
 
@@ -93,9 +93,9 @@ def error_line(value: Any) -> str:
     return lines[-1] if lines else ""
 
 
-def jobs(count: int) -> str:
+def jobs(count: int, what: str = "") -> str:
     """Return how many jobs that are."""
-    return "1 job" if count == 1 else f"{count} jobs"
+    return f"{count} {what}{'job' if count == 1 else 'jobs'}"
 
 
 def jobs_are(count: int) -> str:
