@@ -95,7 +95,7 @@ async def test_the_shop_of_the_page_works(
 
     output = run("sh", "-ec", mend)
     assert "the bank does not answer" in output
-    assert "1 jobs are ready again" in output
+    assert "1 job is ready again" in output
     assert await states("payments") == ["completed", "ready"]
     assert await states("orders") == ["completed", "waiting"]
 

@@ -359,7 +359,7 @@ def test_lines_are_jobs_in_batches_up_to_a_line_that_is_not_json(pgq: Cli, sql: 
     assert pgq.json(*args, "--group-key", "g", stdin=lines) == {"jobs": 25}
     assert sql("select count(distinct payload), min(group_key) from pgq_jobs") == "25|g"
     message = pgq.fails(1, *args, stdin=lines + "no\n")
-    assert message == "pgq: line 51 is not JSON; 25 jobs were added\n"
+    assert message == "pgq: line 51 is not JSON; 25 jobs are added\n"
 
 
 @pytest.mark.once
@@ -395,6 +395,29 @@ def test_wrong_usage_is_status_2_without_a_server(args: list[str]) -> None:
     assert "Error: " in Cli({"PGHOST": "/nonexistent"}).fails(2, *args)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("payload", "advice"),
+    [
+        ("gone", """'gone' is not JSON. In a shell, that text is '"gone"'."""),
+        ("it's", """"it's" is not JSON. In a shell, that text is '"it'"'"'s"'."""),
+        ("{to: ada}", """'{to: ada}' is not JSON. In a shell it goes between single quotes, as"""),
+        (100 * "x", f"'{60 * 'x'}...' is not JSON."),
+    ],
+)
+def test_a_payload_that_is_not_json_is_shown_with_its_likely_quotes(
+    payload: str, advice: str
+) -> None:
+    for args in (["enqueue", "default"], ["schedule", "add", "a", "@hourly", "default"]):
+        assert f"The payload {advice}" in Cli({}).fails(2, *args, payload)
+
+
+@pytest.mark.once
+def test_a_port_that_cannot_be_is_named() -> None:
+    message = Cli({}).fails(2, "metrics", "--listen", "127.0.0.1:99999")
+    assert "The port of '127.0.0.1:99999' is above 65535." in message
+
+
 # Queues
 
 
@@ -410,7 +433,10 @@ def test_a_queue_is_created_configured_and_dropped(pgq: Cli, sql: Sql) -> None:
     kept = pgq.json("queue", "create", "api", "--max-attempts", "9", "--if-not-exists")
     assert kept == {"queue": "api", "created": False}
     pgq.ok("enqueue", "api", "1")
-    assert "force" in pgq.fails(1, "queue", "drop", "api")
+    assert pgq.fails(1, "queue", "drop", "api") == (
+        'pgq: queue "api" holds jobs. '
+        "Hint: Drop it with --force to delete its live and dead jobs, too.\n"
+    )
     assert pgq.json("queue", "drop", "api", "--force") == {"queue": "api", "dropped": True}
     assert "does not exist" in pgq.fails(1, "queue", "configure", "api", "--max-active", "1")
 
@@ -465,8 +491,24 @@ def test_queues_shows_what_the_view_shows(pgq: Cli) -> None:
     assert head.split()[:2] == ["queue", "ready"]
     assert line.split()[:2] == ["default", "1"]
     assert line.split()[-1] == "yes"
-    pgq.ok("resume", "default")
+    assert pgq.ok("resume", "default") == "queue default is resumed\n"
     assert pgq.json("queues")[0]["paused"] is False
+    assert pgq.ok("resume", "default") == "queue default was not paused\n"
+    assert 'queue "nope" does not exist' in pgq.fails(1, "resume", "nope")
+
+
+def test_who_may_not_observe_a_queue_resumes_it(pgq: Cli, server: Server, sql: Sql) -> None:
+    server.psql("create role keeper login")
+    keeper = Cli({**pgq.environment, "PGUSER": "keeper"})
+    try:
+        sql("select pgq_grant('default', 'keeper', '{manage}')")
+        for _ in range(2):
+            assert keeper.ok("resume", "default") == "queue default is resumed\n"
+        sql("select pgq_create_queue('other'), pgq_grant('other', 'keeper', '{observe}')")
+        assert keeper.ok("resume", "default") == "queue default is resumed\n"
+        sql("select pgq_revoke('default', 'keeper'), pgq_revoke('other', 'keeper')")
+    finally:
+        server.psql("drop role keeper")
 
 
 def test_purge_asks_unless_told_not_to(pgq: Cli) -> None:
@@ -478,6 +520,8 @@ def test_purge_asks_unless_told_not_to(pgq: Cli) -> None:
     assert pgq.json("purge", "default", stdin="y\n") == {"queue": "default", "deleted": 1}
     pgq.ok("enqueue", "default", "1")
     pgq.ok("cancel", "--queue", "default", "--all")
+    pgq.ok("enqueue", "default", "1")
+    assert pgq.ok("purge", "default", "--yes") == "1 job is deleted\n"
     purge = ("purge", "default", "--state", "completed", "--state", "cancelled", "--yes")
     assert pgq.json(*purge)["deleted"] == 1
 
@@ -488,6 +532,11 @@ def test_purge_asks_unless_told_not_to(pgq: Cli) -> None:
 def test_jobs_are_listed_newest_first_by_state_and_in_pages(pgq: Cli, sql: Sql) -> None:
     assert pgq.json("jobs") == []
     assert "no such job" in pgq.run("jobs").stderr
+    assert "no such job" in pgq.run("jobs", "--queue", "default").stderr
+    for args in (["--queue", "nope"], ["--queue", "nope", "--before", "9"]):
+        assert pgq.fails(1, "jobs", *args) == (
+            'pgq: queue "nope" does not exist. Hint: pgq queues lists those that you may observe.\n'
+        )
     sql("select pgq_create_queue('other'), pgq_enqueue('0', 'other')")
     sql("select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, 3000) n))")
     sql("select pgq_fail(id, token, 'boom', retryable => false) from pgq_dequeue(2)")
@@ -574,6 +623,9 @@ def test_jobs_are_cancelled_by_id_by_key_and_by_queue(pgq: Cli, sql: Sql) -> Non
     assert pgq.json("cancel", "--queue", "default", "--key", "k")["cancelled"] == 1
     assert "no live job" in pgq.fails(1, "cancel", "--queue", "default", "--key", "k")
     assert pgq.json("cancel", "--queue", "default", "--all")["cancelled"] == 2
+    sql("select pgq_enqueue('6')")
+    assert pgq.ok("cancel", "--queue", "default", "--all") == "1 job is cancelled\n"
+    assert pgq.ok("cancel", "--queue", "default", "--all") == "0 jobs are cancelled\n"
 
 
 # Schedules
@@ -591,7 +643,7 @@ def test_a_schedule_is_added_paused_resumed_and_removed(pgq: Cli) -> None:
     assert (row["missed"], row["next_at"]) == ("skip", first)
     pgq.ok("schedule", "pause", "nightly")
     assert pgq.json("schedules")[0]["paused"] is True
-    pgq.ok("schedule", "resume", "nightly")
+    assert pgq.ok("schedule", "resume", "nightly") == "schedule nightly is resumed\n"
     assert "nightly" in pgq.ok("schedules")
     pgq.ok("schedule", "remove", "nightly")
     for verb in ("pause", "resume", "remove"):

@@ -197,6 +197,7 @@ def test_without_a_server_the_error_says_how_to_name_one(project: pytest.Pyteste
     result = project.runpytest_subprocess(*PLAIN, f"--pgq-dsn={NO_SERVER}")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["pgq's tests have no server: *", "Name a server by --pgq-dsn, *"])
+    result.stdout.no_fnmatch_line("*During handling of the above exception*")
 
 
 def test_without_the_right_to_create_databases_the_error_says_so(
@@ -210,6 +211,7 @@ def test_without_the_right_to_create_databases_the_error_says_so(
         server.psql("drop role plain")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*permission denied to create database", "*ROLE ... CREATEDB."])
+    result.stdout.no_fnmatch_line("*During handling of the above exception*")
 
 
 def test_without_the_extension_the_error_says_so(project: pytest.Pytester) -> None:

@@ -53,12 +53,12 @@ def _pgq_databases(
     try:
         databases = Databases(dsn or pytestconfig.getini("pgq_dsn"))
     except UnfitServer as exc:
-        pytest.fail(str(exc), pytrace=False)
+        raise pytest.fail.Exception(str(exc), pytrace=False) from None
     try:
         databases.prepare(pgq_schema)
         yield databases
     except UnfitServer as exc:
-        pytest.fail(str(exc), pytrace=False)
+        raise pytest.fail.Exception(str(exc), pytrace=False) from None
     finally:
         databases.close()
 

@@ -84,8 +84,7 @@ def enqueue(
         _enqueue_lines(queue, batch, when, options)
         return
     text = sys.stdin.read() if payload == "-" else payload
-    if not params.is_json(text):
-        raise click.UsageError("The payload is not JSON.")
+    params.check_payload(text)
     _enqueue_one(queue, text, when, options)
 
 
@@ -132,8 +131,8 @@ async def _enqueue_lines(
             done += len(texts)
             progress.update(shown, completed=done)
             if bad is not None:
-                raise Failure(f"line {bad} is not JSON; {done} jobs were added")
-    output.say(f"{done} jobs", jobs=done)
+                raise Failure(f"line {bad} is not JSON; {output.jobs_are(done)} added")
+    output.say(output.jobs(done), jobs=done)
 
 
 def _payloads() -> Iterator[tuple[int, str]]:

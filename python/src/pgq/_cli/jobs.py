@@ -13,6 +13,7 @@ from pgq._cli import output, sql
 from pgq._cli.base import Client, Command, connected, settings
 from pgq._cli.errors import FAILED, Failure
 from pgq._cli.output import JSON_COLUMNS, Column
+from pgq._cli.queues import unknown_queue
 from pgq._errors import DuplicateKey, NotPermitted
 from pgq._models import JobState
 
@@ -70,7 +71,7 @@ async def jobs(
 
     Goes down from the largest id until it has found enough jobs or looked at --depth ids, so
     that it is cheap in a queue of whichever length. Where it stopped early it says so, on
-    stderr: go on with --before.
+    stderr: go on with --before. Exits with 1 if there is no such queue.
     """
     top = await _top_id(client, queue) if before is None else before - 1
     found: list[dict[str, Any]] = []
@@ -80,6 +81,8 @@ async def jobs(
         wanted = (queue, list(states) or None, limit - len(found))
         found += await client.fetch_by_index(sql.JOBS_BETWEEN, low, high, *wanted)
         step *= 2
+    if not found and queue is not None and not await client.fetch(sql.QUEUE_PAUSED, queue):
+        raise unknown_queue(queue)
     if settings().json:
         output.print_json([output.plain(job) for job in found])
     elif found:
@@ -188,7 +191,7 @@ async def _retry_queue(client: Client, queue: str) -> None:
         if not retried.keys().isdisjoint(ids):
             break
         retried.update(dict.fromkeys(ids))
-    output.say(f"{len(retried)} jobs are ready again", retried=list(retried), refused=[])
+    output.say(f"{output.jobs_are(len(retried))} ready again", retried=list(retried), refused=[])
 
 
 @click.command(
@@ -249,7 +252,7 @@ async def _cancel_in_queue(client: Client, name: str, key: str | None, *, force:
     queue = client.queue(name)
     if key is None:
         count = await queue.cancel_all(force=force)
-        output.say(f"{count} jobs are cancelled", queue=name, cancelled=count)
+        output.say(f"{output.jobs_are(count)} cancelled", queue=name, cancelled=count)
     elif await queue.cancel_key(key, force=force):
         output.say(f"the job with the key {key} is cancelled", queue=name, cancelled=1)
     else:

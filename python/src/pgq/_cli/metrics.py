@@ -14,8 +14,10 @@ from pgq._cli.errors import Failure
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdigit():
         raise click.BadParameter(f"{text!r} is not host:port.")
+    if int(port) > 65535:
+        raise click.BadParameter(f"The port of {text!r} is above 65535.")
     return host.strip("[]"), int(port)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -18,6 +19,7 @@ _UNITS: Final = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
+_SHOWN: Final = 60  # characters of a payload that cannot be
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
@@ -59,6 +61,18 @@ def is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def check_payload(text: str) -> None:
+    """Raise an error with what is likely to be meant unless a payload is JSON."""
+    if is_json(text):
+        return
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    if text.lstrip()[:1] in ("{", "["):
+        advice = """In a shell it goes between single quotes, as '{"to": "ada"}'."""
+    else:
+        advice = f"In a shell, that text is {shlex.quote(json.dumps(shown, ensure_ascii=False))}."
+    raise click.UsageError(f"The payload {shown!r} is not JSON. {advice}")
 
 
 def dumps(value: Any) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
 
+import asyncpg
 import click
 
 from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, Group, connected, settings
 from pgq._cli.errors import Failure
 from pgq._cli.output import Column
+from pgq._errors import QueueInUse
 from pgq._models import JobState
 from pgq._queue import Queue
 
@@ -204,7 +207,11 @@ def unknown_queue(name: str) -> Failure:
 @connected
 async def drop(client: Client, name: str, *, force: bool) -> None:
     """Drop a queue. Exits with 1 if it holds live or dead jobs, unless forced."""
-    await client.queue(name).drop(force=force)
+    try:
+        await client.queue(name).drop(force=force)
+    except QueueInUse as exc:
+        hint = "Drop it with --force to delete its live and dead jobs, too."
+        raise Failure(f"{exc.args[0]}. Hint: {hint}") from exc
     output.say(f"queue {name} is dropped", queue=name, dropped=True)
 
 
@@ -222,8 +229,12 @@ async def pause(client: Client, name: str) -> None:
 @connected
 async def resume(client: Client, name: str) -> None:
     """Hand out jobs of a paused queue again."""
+    rows: list[dict[str, Any]] = []
+    with suppress(asyncpg.InsufficientPrivilegeError):  # who may manage need not observe
+        rows = await client.fetch(sql.QUEUE_PAUSED, name)
     await client.queue(name).resume()
-    output.say(f"queue {name} is not paused", queue=name, paused=False)
+    done = "is resumed" if all(row["paused"] for row in rows) else "was not paused"
+    output.say(f"queue {name} {done}", queue=name, paused=False)
 
 
 @click.command(
@@ -254,4 +265,4 @@ def purge(name: str, states: tuple[str, ...], *, yes: bool) -> None:
 @connected
 async def _purge(client: Client, name: str, states: tuple[str, ...]) -> None:
     count = await client.queue(name).purge(cast("tuple[JobState, ...]", states))
-    output.say(f"{count} jobs are deleted", queue=name, deleted=count)
+    output.say(f"{output.jobs_are(count)} deleted", queue=name, deleted=count)

@@ -79,8 +79,7 @@ def add(
     CRON is the five fields of crontab(5), or @hourly and the like. A schedule of that name is
     replaced.
     """
-    if not params.is_json(payload):
-        raise click.UsageError("The payload is not JSON.")
+    params.check_payload(payload)
     options |= {"payload": payload, "headers": params.headers_of(headers, task)}
     _add(name, queue, options)
 
@@ -115,7 +114,7 @@ async def pause_schedule(client: Client, name: str) -> None:
 async def resume_schedule(client: Client, name: str) -> None:
     """Let a paused schedule go on with its next time."""
     _check(name, done=await client.queue().resume_schedule(name))
-    output.say(f"schedule {name} is not paused", schedule=name, paused=False)
+    output.say(f"schedule {name} is resumed", schedule=name, paused=False)
 
 
 def _check(name: str, *, done: bool) -> None:
