@@ -88,7 +88,10 @@ def _queue_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _setting(value: Any) -> str:
     """Return the value of a setting as the options take it."""
-    return output.duration(value) if isinstance(value, timedelta) else output.line(value)
+    if isinstance(value, timedelta):
+        return output.duration(value)
+    shown = output.line(value)
+    return shown.removesuffix(".0") if isinstance(value, float) else shown
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +166,7 @@ _SHOWN: Final = (
 @click.argument("name")
 @connected
 async def show(client: Client, name: str) -> None:
-    """Show the settings of a queue; those that are not the defaults are marked.
+    """Show the settings of a queue. Those that are not the defaults are marked.
 
     Exits with 1 if there is no such queue that you may observe.
     """
