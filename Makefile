@@ -143,8 +143,8 @@ deb: ## build Debian packages of the last commit into dist/, one for each server
 	    && cp "$$scratch"/*.deb dist
 
 test-docker: ## run the pgTAP tests in the official image, PG_MAJOR=18; needs only Docker
-	docker compose run --rm pgtap-runner; \
-	status=$$?; docker compose --profile test down --volumes; exit $$status
+	docker compose --project-name pgq-test run --rm pgtap-runner; \
+	status=$$?; docker compose --project-name pgq-test --profile test down --volumes; exit $$status
 
 clean: ## remove all that the other targets made
 	rm -rf .venv .venv-bench .cache dist docs/playground/built python/build python/src/*.egg-info

@@ -403,6 +403,44 @@ async def test_many_before_one_and_one_before_many(a: Connection) -> None:
     await assert_no_traces(a)
 
 
+async def test_who_waits_for_a_job_that_was_moved_meanwhile_lets_the_others_go(
+    dsn: Dsn, a: Connection, b: Connection, c: Connection
+) -> None:
+    """Jobs are locked by slot, lane and id, and this one is not where it was looked up."""
+
+    async def release(job_id: int) -> None:
+        call = "select pgq_release(id, token) from pgq_claim($1)"
+        assert await c.fetchval(call, job_id)
+
+    async def a_waits_for_b() -> bool:
+        call = "select pg_blocking_pids($1) = array[$2::integer]"
+        return bool(await c.fetchval(call, a.get_server_pid(), b.get_server_pid()))
+
+    early, middle, first, moved = ids = await enqueue(c, 4)
+    await release(early)
+    await release(middle)
+    async with sessions(dsn, 2) as holders:
+        for holder, job_id in zip(holders, [first, middle], strict=True):
+            await holder.execute("begin")
+            await holder.execute("select from pgq.job where id = $1 for update", job_id)
+        async with started(put(a, [early, first, moved])) as one:
+            await waiting(c, a, one)
+            await release(moved)
+            async with started(put(b, [early, middle, moved])) as other:
+                await waiting(c, b, other)
+                await holders[0].execute("rollback")
+                await until(a_waits_for_b)
+                await holders[1].execute("rollback")
+                waiters = [await within(other), await within(one)]
+    assert sorted(await claimed(c)) == ids
+    for job_id in ids:
+        await end(c, job_id)
+    assert await claimed(c) == waiters
+    for job_id in waiters:
+        await end(c, job_id)
+    await assert_no_traces(c)
+
+
 async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
     dsn: Dsn, a: Connection
 ) -> None:

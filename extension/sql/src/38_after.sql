@@ -86,37 +86,62 @@ $$;
 comment on function pgq._may_await(bigint) is
 'whether the caller may know of a job, or there is none';
 
-create function pgq._find_for_waiter(p_id bigint, out job pgq.job)
+create function pgq._find_for_waiter(
+    p_id bigint, p_last bigint[], out job pgq.job, out place bigint[]
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_waits boolean;
 begin
     loop
-        job := pgq._find_and_lock(p_id, true);
-        exit when job.id is not null;
-        if exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed') then
+        job := pgq._find(p_id);
+        if job.id is not null then
+            place := array[job.slot, job.lane, p_id];
+            v_waits := coalesce(place > p_last, true);
+            job := pgq._lock(job.slot, job.lane, p_id, not v_waits);
+        elsif exists (
+            select from pgq.archive a where a.id = p_id and a.state <> 'completed'
+        ) then
             -- Somebody may be about to retry it.
-            select a.id into job.id
-              from pgq.archive a where a.id = p_id and a.state <> 'completed' for key share;
-            exit when job.id is not null;
-        else
-            -- Or has just done so.
-            exit when (pgq._find(p_id)).id is null;
+            place := array[6, 0, p_id];
+            v_waits := coalesce(place > p_last, true);
+            if v_waits then
+                select a.id into job.id
+                  from pgq.archive a
+                 where a.id = p_id and a.state <> 'completed' for key share;
+            else
+                select a.id into job.id
+                  from pgq.archive a
+                 where a.id = p_id and a.state <> 'completed' for key share skip locked;
+            end if;
+        elsif (pgq._find(p_id)).id is null then
+            return;
+        end if;  -- or has just done so
+        exit when job.id is not null;
+        if not v_waits then
+            raise exception using errcode = 'PQ000';
         end if;
     end loop;
 end
 $$;
-comment on function pgq._find_for_waiter(bigint) is
+comment on function pgq._find_for_waiter(bigint, bigint[]) is
 'a live job, locked; the id alone of one that is dead or cancelled, which cannot be retried until '
-'the transaction ends; null if it has completed or is not known';
+'the transaction ends; null if it has completed or is not known. place: where it is (slot, lane, '
+'id); where that is not behind p_last, which is locked already, it does not wait, and raises PQ000';
 
-create function pgq._await(p_after bigint[], out open bigint[], out is_hopeless boolean)
+create function pgq._lock_awaited(
+    p_after bigint[], out open bigint[], out is_hopeless boolean
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
+    v_found record;
     v_job pgq.job;
+    v_last bigint[];
 begin
     open := array[]::bigint[];
     is_hopeless := false;
@@ -126,12 +151,38 @@ begin
          order by j.slot, j.lane, a.id
     loop
         continue when not ({is_owner} or pgq._may_await(v_id));
-        v_job := pgq._find_for_waiter(v_id);
+        v_found := pgq._find_for_waiter(v_id, v_last);
+        v_job := v_found.job;
         continue when v_job.id is null;
+        v_last := greatest(v_last, v_found.place);
         perform pgq._mark_awaited(v_job.slot, v_job.lane, v_id)
           where v_job.slot is not null and v_job.is_awaited is null;
         open := open || v_id;
         is_hopeless := is_hopeless or v_job.slot is null;
+    end loop;
+end
+$$;
+comment on function pgq._lock_awaited(bigint[]) is
+'for pgq._await; raises PQ000 if a job has moved since its place in the order was looked up, and '
+'somebody else has it locked: to wait for it with later ones locked might be a deadlock';
+
+create function pgq._await(p_after bigint[], out open bigint[], out is_hopeless boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(cardinality(p_after), 0) < 2 then
+        select a.* into open, is_hopeless from pgq._lock_awaited(p_after) a;
+        return;
+    end if;
+    loop
+        begin
+            select a.* into open, is_hopeless from pgq._lock_awaited(p_after) a;
+            return;
+        exception
+            when sqlstate 'PQ000' then
+                null;  -- none is locked any more
+        end;
     end loop;
 end
 $$;
