@@ -87,20 +87,21 @@ comment on function pgq._may_await(bigint) is
 'whether the caller may know of a job, or there is none';
 
 create function pgq._find_for_waiter(
-    p_id bigint, p_last bigint[], out job pgq.job, out place bigint[]
+    p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_job pgq.job;
     v_waits boolean;
 begin
     loop
-        job := pgq._find(p_id);
-        if job.id is not null then
-            place := array[job.slot, job.lane, p_id];
+        v_job := pgq._find(p_id);
+        if v_job.id is not null then
+            place := array[v_job.slot, v_job.lane, p_id];
             v_waits := coalesce(place > p_last, true);
-            job := pgq._lock(job.slot, job.lane, p_id, not v_waits);
+            v_job := pgq._lock(v_job.slot, v_job.lane, p_id, not v_waits);
         elsif exists (
             select from pgq.archive a where a.id = p_id and a.state <> 'completed'
         ) then
@@ -108,28 +109,30 @@ begin
             place := array[6, 0, p_id];
             v_waits := coalesce(place > p_last, true);
             if v_waits then
-                select a.id into job.id
+                select a.id into v_job.id
                   from pgq.archive a
                  where a.id = p_id and a.state <> 'completed' for key share;
             else
-                select a.id into job.id
+                select a.id into v_job.id
                   from pgq.archive a
                  where a.id = p_id and a.state <> 'completed' for key share skip locked;
             end if;
         elsif (pgq._find(p_id)).id is null then
+            place := null;
             return;
         end if;  -- or has just done so
-        exit when job.id is not null;
+        exit when v_job.id is not null;
         if not v_waits then
             raise exception using errcode = 'PQ000';
         end if;
     end loop;
+    is_marked := v_job.is_awaited is not null or place[1] = 6;
 end
 $$;
 comment on function pgq._find_for_waiter(bigint, bigint[]) is
-'a live job, locked; the id alone of one that is dead or cancelled, which cannot be retried until '
-'the transaction ends; null if it has completed or is not known. place: where it is (slot, lane, '
-'id); where that is not behind p_last, which is locked already, it does not wait, and raises PQ000';
+'locks a job and returns its place: slot, lane, id. The slot is 6 if it is dead or cancelled: it '
+'cannot be retried then until the transaction ends. null if it has completed or is not known. '
+'Where its place is not behind p_last, which is locked already, it does not wait: raises PQ000';
 
 create function pgq._lock_awaited(
     p_after bigint[], out open bigint[], out is_hopeless boolean
@@ -140,7 +143,6 @@ as $$
 declare
     v_id bigint;
     v_found record;
-    v_job pgq.job;
     v_last bigint[];
 begin
     open := array[]::bigint[];
@@ -152,13 +154,12 @@ begin
     loop
         continue when not ({is_owner} or pgq._may_await(v_id));
         v_found := pgq._find_for_waiter(v_id, v_last);
-        v_job := v_found.job;
-        continue when v_job.id is null;
+        continue when v_found.place is null;
         v_last := greatest(v_last, v_found.place);
-        perform pgq._mark_awaited(v_job.slot, v_job.lane, v_id)
-          where v_job.slot is not null and v_job.is_awaited is null;
+        perform pgq._mark_awaited(v_found.place[1]::smallint, v_found.place[2]::integer, v_id)
+          where not v_found.is_marked;
         open := open || v_id;
-        is_hopeless := is_hopeless or v_job.slot is null;
+        is_hopeless := is_hopeless or v_found.place[1] = 6;
     end loop;
 end
 $$;
@@ -172,12 +173,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if coalesce(cardinality(p_after), 0) < 2 then
-        select a.* into open, is_hopeless from pgq._lock_awaited(p_after) a;
+        select a.open, a.is_hopeless into open, is_hopeless from pgq._lock_awaited(p_after) a;
         return;
     end if;
     loop
         begin
-            select a.* into open, is_hopeless from pgq._lock_awaited(p_after) a;
+            select a.open, a.is_hopeless into open, is_hopeless from pgq._lock_awaited(p_after) a;
             return;
         exception
             when sqlstate 'PQ000' then
