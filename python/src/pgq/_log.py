@@ -8,6 +8,7 @@ application's own.
 from __future__ import annotations
 
 import logging
+from types import TracebackType
 from typing import Final
 
 from pgq._models import Job
@@ -20,6 +21,19 @@ def about(job: Job) -> dict[str, object]:
     return {"pgq_job_id": job.id, "pgq_queue": job.queue, "pgq_attempt": job.attempt}
 
 
+def about_worker(name: str) -> dict[str, object]:
+    """Return the `extra` of a record about a worker."""
+    return {"pgq_worker": name}
+
+
 def trouble(error: BaseException, pause: float = 0.0) -> dict[str, object]:
     """Return the `extra` of a record about the server: the error, and seconds to the next try."""
     return {"pgq_error": type(error).__name__, "pgq_pause": pause}
+
+
+def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an error and its traceback from where the worker calls what is not its own."""
+    begin = error.__traceback__
+    while begin is not None and begin.tb_frame.f_globals.get("__package__") == __package__:
+        begin = begin.tb_next
+    return type(error), error, begin or error.__traceback__

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -21,9 +23,9 @@ from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
-from pgq._log import about, log
+from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, readable
-from pgq._outcomes import Cancel, Outcome
+from pgq._outcomes import Cancel, GiveUp, Outcome, Snooze
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
 from pgq._settle import Settler
@@ -115,8 +117,15 @@ class _Held:
     started: bool = False
     settling: bool = False
     committed: bool = False  # with its transaction
+    given_back: bool = False
+    name: str | None = None  # of its task
     reason: Reason | None = None  # why it was cancelled
     failure: BaseException | None = None  # of which the hooks for errors are told
+    outcome: Outcome | None = None  # with which its handler has ended
+
+    def __str__(self) -> str:
+        task = "" if self.name is None else f" ({self.name})"
+        return f"job {self.job.id}{task} of queue {self.job.queue!r}"
 
 
 @dataclass(slots=True, eq=False)
@@ -191,6 +200,7 @@ class Run:
         self._telling: set[asyncio.Task[None]] = set()
         self._context = copy_context()
         self._stopping = asyncio.Event()
+        self._given_back = 0
         self._aborting = False
         self._over = False  # nobody waits for handlers any more
 
@@ -236,8 +246,21 @@ class Run:
             if not task.cancelled():
                 task.result()
 
-    def stop(self) -> None:
-        """Claim no more, give back what has not begun, and end when handlers have ended."""
+    def stop(self, hint: str = "") -> None:
+        """Claim no more, give back what has not begun, and end when handlers have ended.
+
+        Args:
+            hint: for the log, what whoever waits for that can do.
+        """
+        at_work = sum(held.started and not held.settling for held in self._held.values())
+        if at_work and not (self._stopping.is_set() or self._aborting):
+            log.info(
+                "the worker stops; it waits for jobs at work (%d), %g s at most%s",
+                at_work,
+                self._settings.grace_seconds,
+                hint,
+                extra=about_worker(self._settings.name),
+            )
         self._stopping.set()
         self._one_ended.set()
         self._listener.stop()
@@ -250,7 +273,7 @@ class Run:
         """Stop, or abort what was stopped before."""
         if self._stopping.is_set():
             self.abort()
-        self.stop()
+        self.stop("; a second signal ends them at once")
 
     def abort(self) -> None:
         """Cancel the handlers, once; what they do not finish is given back."""
@@ -347,7 +370,7 @@ class Run:
         if held.reason == "lost":
             self._report_lost(held, "it was not begun")
         else:
-            held.settling = True
+            held.settling = held.given_back = True
             self._settler.release(held.job)
 
     def _forget(self, held: _Held) -> None:
@@ -365,11 +388,28 @@ class Run:
         try:
             if self._stopping.is_set() or held.reason is not None:
                 self._give_back(held)
+            elif log.isEnabledFor(logging.DEBUG):
+                await self._handle_timed(held)
             else:
                 await self._handle(held)
         finally:
             held.intake.running -= 1
             self._start_next(held.intake)
+
+    async def _handle_timed(self, held: _Held) -> None:
+        job = held.job
+        begun = time.monotonic()
+        try:
+            await self._handle(held)
+        finally:
+            log.debug(
+                "%s, attempt %d of %d, took %.3f s",
+                held,
+                job.attempt,
+                job.max_attempts,
+                time.monotonic() - begun,
+                extra=about(job),
+            )
 
     async def _handle(self, held: _Held) -> None:
         job = held.job
@@ -383,6 +423,7 @@ class Run:
             self._give_back(held)
         except Outcome as outcome:
             held.settling = True
+            held.outcome = outcome
             self._settler.end(job, outcome)
         except BaseException as exc:
             self._settle_failed(held, exc)
@@ -398,6 +439,7 @@ class Run:
     async def _attempt(self, held: _Held, job: Job[Any]) -> Any:
         try:
             task = held.intake.consumer.task_of(job)
+            held.name = task.name
             job = decoded(task, job)
             in_transaction = partial(self._call_in_transaction, held, task)
             with self._deadline(held, task.deadline):
@@ -444,11 +486,7 @@ class Run:
             if is_cancelled:
                 return exc
             log.warning(
-                "job %d of queue %r failed as it was cancelled",
-                job.id,
-                job.queue,
-                exc_info=exc,
-                extra=about(job),
+                "%s failed as it was cancelled", held, exc_info=traced(exc), extra=about(job)
             )
             return asyncio.CancelledError(held.reason)
         held.failure = exc
@@ -482,13 +520,7 @@ class Run:
     def _settle_failed(self, held: _Held, exc: BaseException) -> None:
         job = held.job
         if held.committed:
-            log.warning(
-                "job %d of queue %r was completed, but then",
-                job.id,
-                job.queue,
-                exc_info=exc,
-                extra=about(job),
-            )
+            log.warning("%s was completed, but then", held, exc_info=traced(exc), extra=about(job))
             self._forget(held)
         elif held.reason == "lost":
             self._report_lost(held, "the handler was cancelled")
@@ -496,18 +528,15 @@ class Run:
             # The server may still have the transaction, and whoever touches the job waits.
             self._report_lost(held, f"nobody knows whether it was completed: {exc!r}")
         elif held.failure is None and held.reason == "abort":
+            log.info("%s is given back: its handler was cancelled", held, extra=about(job))
             self._give_back(held)
         elif held.failure is None and held.reason == "cancel":
-            log.info(
-                "job %d of queue %r was cancelled on request", job.id, job.queue, extra=about(job)
-            )
+            log.info("%s was cancelled on request", held, extra=about(job))
             held.settling = True
             self._settler.end(job, Cancel("cancelled on request"))
         else:
             failure = exc if held.failure is None else held.failure
-            log.warning(
-                "job %d of queue %r failed", job.id, job.queue, exc_info=failure, extra=about(job)
-            )
+            _log_end(held, failure)
             held.settling = True
             self._settler.end(job, failure)
 
@@ -521,20 +550,17 @@ class Run:
 
     def _settled(self, job: Job[Any], accepted: bool) -> None:
         held = self._held[job.receipt.token]
-        if accepted:
-            self._forget(held)
-        else:
+        if not accepted:
             self._report_lost(held, "its outcome was refused")
+            return
+        if held.given_back and self._stopping.is_set():
+            self._given_back += 1
+        if held.outcome is not None and held.failure is None:
+            _log_end(held, held.outcome)
+        self._forget(held)
 
     def _report_lost(self, held: _Held, consequence: str) -> None:
-        job = held.job
-        log.warning(
-            "lost the lease of job %d of queue %r: %s",
-            job.id,
-            job.queue,
-            consequence,
-            extra=about(job),
-        )
+        log.warning("lost the lease of %s: %s", held, consequence, extra=about(held.job))
         self._forget(held)
 
     # End
@@ -570,6 +596,39 @@ class Run:
                 held.job.id,
                 extra=about(held.job),
             )
+        if self._given_back:
+            log.info(
+                "the worker has stopped; jobs given back: %d",
+                self._given_back,
+                extra=about_worker(self._settings.name),
+            )
+
+
+def _log_end(held: _Held, error: BaseException) -> None:
+    """Log an attempt that has not completed its job, and what that means for the job."""
+    job = held.job
+    if isinstance(error, Snooze):
+        fate = f"given back for {error.for_}"
+    elif isinstance(error, Cancel):
+        fate = "cancelled"
+    elif isinstance(error, GiveUp) or job.attempt >= job.max_attempts:
+        fate = "dead"
+    else:
+        fate = "to be tried again"
+    is_outcome = isinstance(error, Outcome)
+    reason = getattr(error, "reason", None) if is_outcome else None
+    log.log(
+        logging.INFO if is_outcome and fate != "dead" else logging.WARNING,
+        "%s %s, attempt %d of %d: it is %s%s",
+        held,
+        f"ended with {type(error).__name__}" if is_outcome else "failed",
+        job.attempt,
+        job.max_attempts,
+        fate,
+        "" if reason is None else f": {reason}",
+        exc_info=None if is_outcome else traced(error),
+        extra=about(job),
+    )
 
 
 async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pgq._heartbeat import STUCK
 from pgq._link import Call, Link, backoff, is_transient
-from pgq._log import about, log, trouble
+from pgq._log import about, log, traced, trouble
 from pgq._models import Job
 from pgq._outcomes import Cancel, GiveUp, Retry, Snooze
 from pgq._queue import Connection, Queue
@@ -169,11 +169,8 @@ async def end(
 
 
 def _text(error: BaseException) -> str:
-    """Return the end of the traceback, which begins where the worker calls what is not its own."""
-    begin = error.__traceback__
-    while begin is not None and begin.tb_frame.f_globals.get("__package__") == __package__:
-        begin = begin.tb_next
-    lines = traceback.format_exception(type(error), error, begin or error.__traceback__)
+    """Return the end of the traceback."""
+    lines = traceback.format_exception(*traced(error))
     return _storable("".join(lines)[-_ERROR_CHARACTERS:]) or ""
 
 

@@ -67,7 +67,8 @@ class Worker:
     A worker takes two connections of the pool, one more for each transaction at work, and opens
     two of its own: for heartbeats, and to LISTEN. It logs to "pgq": records about a job have
     `pgq_job_id`, `pgq_queue` and `pgq_attempt`, those about the server `pgq_error`, the name of the
-    error's class, and `pgq_pause`, the seconds until the next try.
+    error's class, and `pgq_pause`, the seconds until the next try, those about itself `pgq_worker`.
+    At level DEBUG each attempt is told with its duration.
 
     Args:
         pool: an asyncpg pool; it needs no codec. None (the default) leaves it to `run`.
@@ -355,9 +356,9 @@ class Worker:
 
     def abort(self) -> None:
         """Stop, and cancel handlers without `grace`, as a second signal does."""
-        self.stop()
         if self._run is not None:
             self._run.abort()
+        self.stop()
 
     async def _run_once(
         self, pool: asyncpg.Pool[Any] | None, *, handle_signals: bool, until_idle: bool
