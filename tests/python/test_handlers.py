@@ -497,6 +497,18 @@ async def test_a_job_that_is_given_up_is_dead_at_once(
     assert await connection.fetch("select from effect") == []
 
 
+async def test_a_job_that_is_given_up_for_no_reason_has_an_error(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        raise pgq.GiveUp
+
+    job_id = await queue.enqueue(1)
+    await worker.run_until_idle()
+    assert await ended(queue, job_id) == ("dead", "GiveUp")
+
+
 def eagerly(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Future[Any]:
     """Make tasks as `asyncio.eager_task_factory` does, which is new in Python 3.12.
 

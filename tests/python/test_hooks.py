@@ -84,8 +84,8 @@ async def return_zero_byte(_: pgq.Job) -> Any:
     return "\0"
 
 
-async def retry_in_the_past(_: pgq.Job) -> None:
-    raise pgq.Retry(in_=timedelta(seconds=-1))
+async def retry_at_the_end_of_time(_: pgq.Job) -> None:
+    raise pgq.Retry(in_=timedelta.max)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ async def retry_in_the_past(_: pgq.Job) -> None:
         (return_text, "InvalidPayload"),
         (return_no_json, "TypeError"),
         (return_zero_byte, "InvalidArgument"),
-        (retry_in_the_past, "InvalidArgument"),
+        (retry_at_the_end_of_time, "InvalidArgument"),
     ],
 )
 async def test_a_failure_is_told_once_whatever_it_is(

@@ -25,6 +25,7 @@ from .workers import FAST, errors_of_attempts, running
 pytestmark = pytest.mark.once
 
 HOUR: Final = timedelta(hours=1)
+WRONG: Any = 5
 SHORT: Final = timedelta(milliseconds=300)
 
 
@@ -167,24 +168,29 @@ async def test_a_reason_may_be_an_exception(
     assert (await seen(queue, job_id)).last_error == "no such address"
 
 
-def again_in(time: Any) -> pgq.Retry:
-    return pgq.Retry(in_=time)
-
-
-@pytest.mark.parametrize("seconds", [5, timedelta(seconds=-1), timedelta.max], ids=str)
-@pytest.mark.parametrize("outcome", [again_in, pgq.Snooze])
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (lambda: pgq.Retry(in_=WRONG), "TypeError: in_ must be timedelta or None, not int"),
+        (lambda: pgq.Retry(in_=-HOUR), "ValueError: in_ must not be negative"),
+        (lambda: pgq.Retry(in_=timedelta.max), "InvalidArgument"),
+        (lambda: pgq.Snooze(WRONG), "TypeError: for_ must be timedelta, not int"),
+        (lambda: pgq.Snooze(-HOUR), "ValueError: for_ must not be negative"),
+        (lambda: pgq.Snooze(timedelta.max), "InvalidArgument"),
+    ],
+)
 async def test_an_outcome_that_is_not_possible_fails_the_job(
-    queue: pgq.Queue, worker: pgq.Worker, outcome: Callable[[Any], Exception], seconds: Any
+    queue: pgq.Queue, worker: pgq.Worker, outcome: Callable[[], Exception], error: str
 ) -> None:
     @worker.handler("default")
     async def handle(_: pgq.Job) -> Any:
-        return outcome(seconds)
+        return outcome()
 
     job_id = await queue.enqueue(1, max_attempts=1)
     await within(worker.run_until_idle())
     job = await seen(queue, job_id)
     assert job.state == "dead"
-    assert "InvalidArgument" in str(job.last_error)
+    assert error in str(job.last_error)
 
 
 @pytest.mark.parametrize("calls", [True, False])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from types import NoneType
 from typing import Final
 
 import asyncpg
@@ -149,11 +151,26 @@ _INSTALL_HINT: Final = (
 )
 
 
-def translate(error: asyncpg.PostgresError) -> Error | None:
-    """Return the pgq error for an error of asyncpg, None where it is not pgq's to explain."""
+def expect(name: str, value: object, *kinds: type) -> None:
+    """Raise TypeError unless an argument is of one of some types; its value may be a secret."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
+def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None:
+    """Return the pgq error for an error of asyncpg, None where it is not pgq's to explain.
+
+    The arguments that it names by their numbers get their names in the statement.
+    """
     sqlstate: str = error.sqlstate or ""
     kind = _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
     hint = _INSTALL_HINT if kind is NotInstalled else error.hint
-    return kind(str(error.args[0]), sqlstate=sqlstate, detail=error.detail, hint=hint)
+    message = str(error.args[0])
+    if (number := re.search(r"query argument \$\d+", message)) is not None:
+        named = re.search(rf"(\w+) => {re.escape(number[0].split()[-1])}\b", statement)
+        if named is not None:
+            message = message.replace(number[0], f"argument {named[1]}", 1)
+    return kind(message, sqlstate=sqlstate, detail=error.detail, hint=hint)

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import NoneType
+
+from pgq._errors import expect
 
 
 class Outcome(Exception):
@@ -17,9 +20,16 @@ class Retry(Outcome):
     Args:
         in_: when; None (the default) backs off as the queue is configured.
         reason: kept as the job's `last_error`.
+
+    Raises:
+        TypeError: in_ is no timedelta.
+        ValueError: it is negative.
     """
 
     def __init__(self, reason: str | None = None, *, in_: timedelta | None = None) -> None:
+        expect("in_", in_, timedelta, NoneType)
+        if in_ is not None and in_ < timedelta(0):
+            raise ValueError("in_ must not be negative")
         super().__init__(reason)
         self.reason = reason
         self.in_ = in_
@@ -30,9 +40,16 @@ class Snooze(Outcome):
 
     Args:
         for_: not to be claimed again before.
+
+    Raises:
+        TypeError: for_ is no timedelta.
+        ValueError: it is negative.
     """
 
     def __init__(self, for_: timedelta) -> None:
+        expect("for_", for_, timedelta)
+        if for_ < timedelta(0):
+            raise ValueError("for_ must not be negative")
         super().__init__(for_)
         self.for_ = for_
 
@@ -41,7 +58,7 @@ class GiveUp(Outcome):
     """End the job as dead, whatever attempts are left.
 
     Args:
-        reason: kept as the job's `last_error`.
+        reason: kept as the job's `last_error`; "GiveUp" if there is none.
     """
 
     def __init__(self, reason: str | None = None) -> None:

@@ -11,7 +11,7 @@ import asyncpg.pool
 import msgspec
 
 from pgq import _sql
-from pgq._errors import InvalidArgument, translate
+from pgq._errors import InvalidArgument, expect, translate
 from pgq._models import (
     AfterOnDead,
     AnyReceipt,
@@ -145,13 +145,13 @@ class Queue:
             self._dumps(payload),
             self.name,
             priority,
-            _aware(run_at),
+            _aware("run_at", run_at),
             dedupe_key,
             group_key,
             max_attempts,
-            self._json(headers),
+            self._headers(headers),
             on_duplicate,
-            _aware(expires_at),
+            _aware("expires_at", expires_at),
             after,
             after_on_dead,
         )
@@ -190,13 +190,13 @@ class Queue:
             [self._dumps(payload) for payload in payloads],
             self.name,
             priority,
-            _aware(run_at),
+            _aware("run_at", run_at),
             dedupe_keys,
             group_keys,
             max_attempts,
-            self._json(headers),
+            self._headers(headers),
             on_duplicate,
-            _aware(expires_at),
+            _aware("expires_at", expires_at),
             after,
             after_on_dead,
         )
@@ -757,7 +757,7 @@ class Queue:
             timezone,
             priority,
             max_attempts,
-            self._json(headers),
+            self._headers(headers),
             missed,
         )
         return value
@@ -883,10 +883,12 @@ class Queue:
         self, connection: Connection | None, statement: str, *args: object
     ) -> list[asyncpg.Record]:
         executor = self._executor if connection is None else connection
+        if not hasattr(executor, "fetch"):
+            expect("connection", executor, asyncpg.Pool, asyncpg.Connection)
         try:
             return await executor.fetch(_sql.in_schema(statement, self._schema), *args)
         except asyncpg.PostgresError as exc:
-            error = translate(exc)
+            error = translate(exc, statement)
             if error is None:
                 raise
             raise error from exc
@@ -920,13 +922,22 @@ class Queue:
     def _json(self, value: Any) -> str | None:
         return None if value is None else self._dumps(value)
 
+    def _headers(self, headers: Mapping[str, Any] | None) -> str | None:
+        if headers is None:
+            return None
+        expect("headers", headers, Mapping)
+        return self._dumps(headers)
+
     def _json_each(self, values: Sequence[Any] | None) -> list[str | None] | None:
         return None if values is None else [self._json(value) for value in values]
 
 
-def _aware(time: datetime | None) -> datetime | None:
-    if time is not None and time.utcoffset() is None:
-        raise InvalidArgument("a datetime has no time zone: a naive one is not a time")
+def _aware(name: str, time: datetime | None) -> datetime | None:
+    if time is None:
+        return None
+    expect(name, time, datetime)
+    if time.utcoffset() is None:
+        raise InvalidArgument(f"{name} has no time zone: a naive datetime is not a time")
     return time
 
 

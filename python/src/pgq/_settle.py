@@ -162,7 +162,7 @@ async def end(
     if isinstance(error, Retry):
         return await fail(_storable(error.reason), retry_in=error.in_)
     if isinstance(error, GiveUp):
-        return await fail(_storable(error.reason), retryable=False)
+        return await fail(_storable(error.reason) or "GiveUp", retryable=False)
     if isinstance(error, Cancel):
         return await fail(_storable(error.reason), cancel=True)
     return await fail(_text(error))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Final,
     Generic,
@@ -30,7 +31,7 @@ from typing import (
 import asyncpg
 
 from pgq._codec import Codec
-from pgq._errors import JobCancelled, JobDead, UnknownJob
+from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
 from pgq._queue import Executor, Queue
@@ -101,6 +102,7 @@ class JobHandle(Generic[R]):
             TimeoutError: it has not ended in time (before Python 3.11 asyncio.TimeoutError).
             ValueError: the job was enqueued on a connection, and none is given here.
         """
+        expect("timeout", timeout, timedelta, types.NoneType)
         queue = self._queue(connection)
         seconds = None if timeout is None else timeout.total_seconds()
         return await asyncio.wait_for(self._ended(queue), seconds)
@@ -156,6 +158,8 @@ class Task(Generic[P, R]):
         process: bool = False,
         schema: str | None = None,
     ) -> None:
+        expect("queue", queue, str)
+        expect("deadline", deadline, timedelta, types.NoneType)
         if deadline is not None and deadline <= timedelta(0):
             raise ValueError("the deadline must be positive")
         functools.update_wrapper(self, function, updated=())
@@ -290,13 +294,18 @@ class Task(Generic[P, R]):
             timezone=timezone,
             priority=priority,
             max_attempts=max_attempts,
-            headers={TASK_HEADER: self.name, **(headers or {})},
+            headers=self._headers(headers),
             missed=missed,
         )
 
     def _with_name(self, options: EnqueueOptions) -> EnqueueOptions:
-        headers = options.get("headers") or {}
-        return {**options, "headers": {TASK_HEADER: self.name, **headers}}
+        return {**options, "headers": self._headers(options.get("headers"))}
+
+    def _headers(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
+        if not headers:
+            return {TASK_HEADER: self.name}
+        expect("headers", headers, Mapping)
+        return {TASK_HEADER: self.name, **headers}
 
 
 class TaskDecorator(Protocol):
@@ -367,9 +376,12 @@ def task(
         schema: where the pgq functions are, for `enqueue`; None leaves it to search_path.
 
     Raises:
-        TypeError: nothing is known about the type of the payload or the result.
+        TypeError: nothing is known about the type of the payload or the result, an argument is of
+            a wrong type, or the function does not take a job.
         ValueError: arguments contradict each other.
     """
+    if not isinstance(queue, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError('pgq.task needs the name of the queue: @pgq.task("emails")')
 
     def make(function: Callable[..., Any]) -> Task[Any, Any]:
         return Task(
@@ -411,8 +423,23 @@ def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
     except TypeError as exc:
         expected = "a job and a connection" if arguments == 2 else "a job"
         raise TypeError(f"{_name(function)}{signature} cannot be called with {expected}") from exc
-    kind = _resolved(function, next(iter(signature.parameters.values())).annotation)
-    return get_args(kind)[0] if get_origin(kind) is Job else Any
+    first = next(iter(signature.parameters.values()))
+    kind = _resolved(function, first.annotation)
+    origin = get_origin(kind)
+    if origin is Job:
+        return get_args(kind)[0]
+    if origin not in {types.UnionType, Annotated} and not _may_be_a_job(origin or kind):
+        found = inspect.formatannotation(kind)
+        raise TypeError(
+            f"{_name(function)} takes a job: {first.name} must be pgq.Job[{found}], not {found}"
+        )
+    return Any
+
+
+def _may_be_a_job(kind: Any) -> bool:
+    is_protocol = getattr(kind, "_is_protocol", False)
+    is_class = inspect.isclass(kind)
+    return not is_class or is_protocol or kind in Job.__mro__ or issubclass(kind, Job)
 
 
 def _result_kind(function: Callable[..., Any]) -> Any:

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 import asyncpg
 
+from pgq._errors import expect
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
 from pgq._queue import DEFAULT_TIMEOUT, Dumps, Executor, Loads, Queue, read_json
@@ -90,6 +92,7 @@ class Worker:
         loads: reads the JSON text of payloads and headers; by default as `json.loads` does.
 
     Raises:
+        TypeError: an argument is of a wrong type.
         ValueError: poll_interval or call_timeout is not positive, or grace is negative.
     """
 
@@ -109,6 +112,11 @@ class Worker:
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
+        expect("pool", pool, asyncpg.Pool, NoneType)
+        expect("tasks", tasks, Iterable)
+        expect("poll_interval", poll_interval, timedelta)
+        expect("call_timeout", call_timeout, timedelta)
+        expect("grace", grace, timedelta)
         if poll_interval <= _NO_TIME or call_timeout <= _NO_TIME:
             raise ValueError("poll_interval and call_timeout must be positive")
         if grace < _NO_TIME:
@@ -170,8 +178,10 @@ class Worker:
                 workers have nothing to do.
 
         Raises:
+            TypeError: timeout is no timedelta.
             ValueError: an argument is not positive, prefetch is negative, or timeout too long.
         """
+        expect("timeout", timeout, timedelta)
         if concurrency < 1 or timeout <= _NO_TIME or (batch is not None and batch < 1):
             raise ValueError("concurrency, timeout and batch must be positive")
         if timeout > _LONGEST_LEASE:
@@ -186,9 +196,11 @@ class Worker:
         """Handle the jobs of these tasks, too.
 
         Raises:
+            TypeError: one is no task: `task` makes it of a function.
             ValueError: the queue of a task has another one of its name.
         """
         for task in tasks:
+            expect("each of tasks", task, Task)
             known = self._consumer(task.queue).tasks
             if known.setdefault(task.name, task) is not task:
                 raise ValueError(f"queue {task.queue!r} has a task {task.name!r} already")
@@ -237,8 +249,10 @@ class Worker:
             options: the arguments of `configure`.
 
         Raises:
+            TypeError: an argument is of a wrong type.
             ValueError: the queue has a handler, or an argument is not possible.
         """
+        expect("queue", queue, str)
         if options:
             self.configure(queue, **options)
         consumer = self._consumer(queue)
@@ -363,6 +377,7 @@ class Worker:
     async def _run_once(
         self, pool: asyncpg.Pool[Any] | None, *, handle_signals: bool, until_idle: bool
     ) -> None:
+        expect("pool", pool, asyncpg.Pool, NoneType)
         pool = pool or self._pool
         if self._run is not None:
             raise RuntimeError("the worker runs already")
