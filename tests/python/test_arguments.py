@@ -89,6 +89,7 @@ def test_a_task_takes_a_job_and_not_its_payload(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
+        Any,
         object,
         pgq.Job,
         pgq.JobSnapshot,
@@ -98,9 +99,10 @@ def test_a_task_takes_a_job_and_not_its_payload(kind: str) -> None:
     ],
     ids=str,
 )
-def test_a_task_takes_what_a_job_may_be(kind: Any) -> None:
+def test_a_task_takes_what_may_be_a_job(kind: Any) -> None:
     def handle(job: Any) -> Any:
         return job.payload
 
     handle.__annotations__["job"] = kind
     assert pgq.task("default")(handle)(testing.job(7)) == 7
+    assert pgq.task("default")(lambda job: job.payload)(testing.job(7)) == 7

@@ -266,3 +266,20 @@ async def test_a_handler_may_stand_in_the_main_module(
     environment = {**os.environ, **variables(dsn)}
     output = run_program(sys.executable, *arguments, cwd=tmp_path, env=environment, timeout=60)
     assert output == "Size(n=8)\n"
+
+
+async def test_a_main_module_that_starts_a_worker_on_import_is_told(
+    dsn: dict[str, Any], queue: pgq.Queue, tmp_path: Path
+) -> None:
+    job_id = await queue.enqueue({"n": 4}, max_attempts=1)
+    program = MAIN.replace("        await double.enqueue(Size(4), connection=pool)\n", "")
+    program = program.replace('if __name__ == "__main__":', "if True:")
+    (tmp_path / "sizes.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "sizes.py")]
+    environment = {**os.environ, **variables(dsn)}
+    await asyncio.to_thread(run_program, *command, cwd=tmp_path, env=environment, timeout=60)
+    job = await queue.get(job_id)
+    assert job is not None
+    assert "RuntimeError: the main module starts a worker when it is imported" in str(
+        job.last_error
+    )

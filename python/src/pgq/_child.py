@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
 # Terminals and service managers send them to all processes, but handlers are to finish.
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 LENGTH: Final = struct.Struct("!Q")  # in bytes, before each request and answer
+LOADING: Final = threading.Event()  # while the main module is loaded: it must not run as a program
 
 _MAIN: Final = "__mp_main__"  # as multiprocessing calls the parent's __main__
 _PR_SET_PDEATHSIG: Final = 1
@@ -105,10 +106,14 @@ def _call(request: Request) -> Any:
 
 def _load(main: Main) -> ModuleType:
     module = ModuleType(_MAIN)
-    if main.name is not None:
-        vars(module).update(runpy.run_module(main.name, run_name=_MAIN, alter_sys=True))
-    elif main.path is not None:
-        vars(module).update(runpy.run_path(main.path, run_name=_MAIN))
+    LOADING.set()
+    try:
+        if main.name is not None:
+            vars(module).update(runpy.run_module(main.name, run_name=_MAIN, alter_sys=True))
+        elif main.path is not None:
+            vars(module).update(runpy.run_path(main.path, run_name=_MAIN))
+    finally:
+        LOADING.clear()
     return module
 
 

@@ -45,6 +45,7 @@ R = TypeVar("R")
 TASK_HEADER: Final = "task"
 _FIRST_LOOK_SECONDS: Final = 0.02
 _LAST_LOOK_SECONDS: Final = 1.0
+_NO_CLASSES: Final = (Any, Annotated, types.UnionType)  # which are some in certain versions
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
 
@@ -88,7 +89,8 @@ class JobHandle(Generic[R]):
         """Wait until the job has ended and return what its handler returned.
 
         It looks again and again, every 20 ms at first and every second in the end. The caller
-        needs the privilege "observe" on the queue, which has to keep completed jobs.
+        needs the privilege "observe" on the queue, which has to keep completed jobs. In the
+        transaction that has enqueued the job it would wait for ever.
 
         Args:
             timeout: how long to wait at most; None (the default) waits for ever.
@@ -428,7 +430,7 @@ def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
     origin = get_origin(kind)
     if origin is Job:
         return get_args(kind)[0]
-    if origin not in {types.UnionType, Annotated} and not _may_be_a_job(origin or kind):
+    if not _may_be_a_job(origin or kind):
         found = inspect.formatannotation(kind)
         raise TypeError(
             f"{_name(function)} takes a job: {first.name} must be pgq.Job[{found}], not {found}"
@@ -437,9 +439,9 @@ def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
 
 
 def _may_be_a_job(kind: Any) -> bool:
-    is_protocol = getattr(kind, "_is_protocol", False)
-    is_class = inspect.isclass(kind)
-    return not is_class or is_protocol or kind in Job.__mro__ or issubclass(kind, Job)
+    if kind in _NO_CLASSES or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
+        return True
+    return kind in Job.__mro__ or issubclass(kind, Job)
 
 
 def _result_kind(function: Callable[..., Any]) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Typ
 
 import asyncpg
 
+from pgq._child import LOADING
 from pgq._errors import expect
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
@@ -321,7 +322,8 @@ class Worker:
 
         Raises:
             ValueError: there is no pool, or none that is large enough, or no handler for a queue.
-            RuntimeError: the worker runs already.
+            RuntimeError: the worker runs already, or in a process of a handler, which imports the
+                main module.
             NotSupported: the extension is of a version that this package is not for.
             Error: claims are not possible: a queue is unknown, not permitted, or pgq not installed.
                 At the start that is found before anything is claimed.
@@ -381,6 +383,11 @@ class Worker:
         pool = pool or self._pool
         if self._run is not None:
             raise RuntimeError("the worker runs already")
+        if LOADING.is_set():
+            raise RuntimeError(
+                "the main module starts a worker when it is imported:"
+                ' put that below `if __name__ == "__main__":`'
+            )
         if pool is None:
             raise ValueError("the worker has no pool")
         handled = [task for consumer in self._consumers.values() for task in consumer.all_tasks()]
