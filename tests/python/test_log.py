@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -234,3 +235,39 @@ async def test_a_worker_logs_its_stop_only_if_it_waits(
     stops = ["the worker stops; it waits for jobs at work (1), 0 s at most"]
     assert [text for text in caplog.messages if "stops" in text] == stops * (how == "stop")
     assert ("jobs given back: 1" in caplog.text) == (how != "idle")
+
+
+async def test_a_blocked_event_loop_is_told_once(
+    pool: asyncpg.Pool[Any],
+    queue: pgq.Queue,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pgq._watch._PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("pgq._watch._BLOCKED_SECONDS", 0.5)
+    worker = pgq.Worker(pool, name="one", poll_interval=FAST)
+    told = threading.Event()
+    told_again = threading.Event()
+
+    class Listen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "event loop" in record.getMessage():
+                (told_again if told.is_set() else told).set()
+
+    @worker.handler("default")
+    async def block(_: pgq.Job) -> list[bool]:
+        return [told.wait(30), told_again.wait(2)]
+
+    listen = Listen()
+    logging.getLogger("pgq").addHandler(listen)
+    try:
+        job_id = await queue.enqueue(1)
+        await within(worker.run_until_idle())
+    finally:
+        logging.getLogger("pgq").removeHandler(listen)
+    job = await queue.get(job_id)
+    assert job is not None
+    assert job.result == [True, False]
+    record = await logged(caplog, "event loop")
+    assert record.getMessage().endswith(f"at work: job {job_id} (block) of queue 'default'")
+    assert facts(record) == {"pgq_worker": "one"}

@@ -31,6 +31,7 @@ from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
 from pgq._version import check
+from pgq._watch import Watch
 
 Endpoint: TypeAlias = Callable[[Job[Any]], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Job[Any], Endpoint], Awaitable[Any]]
@@ -118,13 +119,13 @@ class _Held:
     settling: bool = False
     committed: bool = False  # with its transaction
     given_back: bool = False
-    name: str | None = None  # of its task
+    handler: Task[Any, Any] | None = None
     reason: Reason | None = None  # why it was cancelled
     failure: BaseException | None = None  # of which the hooks for errors are told
     outcome: Outcome | None = None  # with which its handler has ended
 
     def __str__(self) -> str:
-        task = "" if self.name is None else f" ({self.name})"
+        task = "" if self.handler is None else f" ({self.handler.name})"
         return f"job {self.job.id}{task} of queue {self.job.queue!r}"
 
 
@@ -212,6 +213,9 @@ class Run:
             stack.push_async_callback(self._beats.stop)
             await stack.enter_async_context(self._processes)
             await self._beats.start()
+            watch = Watch(self._settings.name, self._on_loop)
+            stack.push_async_callback(watch.stop)
+            watch.start()
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):
                 check(await link.run(self._queue.version))
@@ -245,6 +249,11 @@ class Run:
         for task in tasks:
             if not task.cancelled():
                 task.result()
+
+    def _on_loop(self) -> list[str]:
+        """Name the jobs whose handlers run on the loop; it may be called in any thread."""
+        at_work = [held for held in list(self._held.values()) if not held.settling]
+        return [str(held) for held in at_work if held.handler and held.handler.run_in == "loop"]
 
     def stop(self, hint: str = "") -> None:
         """Claim no more, give back what has not begun, and end when handlers have ended.
@@ -439,7 +448,7 @@ class Run:
     async def _attempt(self, held: _Held, job: Job[Any]) -> Any:
         try:
             task = held.intake.consumer.task_of(job)
-            held.name = task.name
+            held.handler = task
             job = decoded(task, job)
             in_transaction = partial(self._call_in_transaction, held, task)
             with self._deadline(held, task.deadline):

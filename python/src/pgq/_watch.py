@@ -1,0 +1,60 @@
+"""Warns when the event loop of a worker does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from pgq._log import about_worker, log
+
+_PAUSE_SECONDS: Final = 1.0
+_BLOCKED_SECONDS: Final = 5.0
+_MAX_NAMED: Final = 5
+
+
+class Watch:
+    """A thread that asks the running loop again and again whether it answers.
+
+    Args:
+        name: of the worker.
+        at_work: called in the thread, names the jobs whose handlers may block the loop.
+    """
+
+    def __init__(self, name: str, at_work: Callable[[], list[str]]) -> None:
+        self._name = name
+        self._at_work = at_work
+        self._loop = asyncio.get_running_loop()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="pgq-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread; until then the loop has to answer it."""
+        self._stopped.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_PAUSE_SECONDS):
+            answered = threading.Event()
+            try:
+                self._loop.call_soon_threadsafe(answered.set)
+            except RuntimeError:  # it was closed without a stop
+                return
+            if not answered.wait(_BLOCKED_SECONDS):
+                jobs = self._at_work()
+                more = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
+                log.warning(
+                    "the event loop has not answered for %g s, and all that runs on it waits:"
+                    " code that blocks belongs in a plain function, which gets a thread;"
+                    " at work: %s%s",
+                    _BLOCKED_SECONDS,
+                    ", ".join(jobs[:_MAX_NAMED]),
+                    more,
+                    extra=about_worker(self._name),
+                )
+                answered.wait()
