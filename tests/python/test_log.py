@@ -58,6 +58,10 @@ def test_every_record_carries_facts() -> None:
         assert extra.func.id in {about.__name__, about_worker.__name__, trouble.__name__}
 
 
+def about_jobs(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if "pgq_job_id" in facts(record)]
+
+
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord:
     """Return the first record with a text, once there is one."""
 
@@ -144,7 +148,7 @@ async def test_the_log_tells_what_becomes_of_a_job(
     how, attempts = how.split()
     job = await end_as_told.enqueue(how, max_attempts=int(attempts), connection=pool)
     await within(pgq.Worker(pool, [end_as_told]).run_until_idle())
-    [record] = caplog.records
+    [record] = about_jobs(caplog)
     assert record.getMessage() == f"job {job.id} (thumbnail) of queue 'default' {end}"
     assert record.levelname == level
     assert facts(record) == {"pgq_job_id": job.id, "pgq_queue": "default", "pgq_attempt": 1}
@@ -175,7 +179,7 @@ async def test_at_level_debug_the_duration_of_each_attempt_is_logged(
         caplog.set_level(level, "pgq")
         job_id = await queue.enqueue(1, max_attempts=2)
         await within(worker.run_until_idle())
-    [record] = caplog.records
+    [record] = about_jobs(caplog)
     told = rf"job {job_id} \(resize\) of queue 'default', attempt 1 of 2, took 0\.\d\d\d s"
     assert re.fullmatch(told, record.getMessage())
     assert facts(record) == {"pgq_job_id": job_id, "pgq_queue": "default", "pgq_attempt": 1}
@@ -206,10 +210,10 @@ async def test_a_worker_that_stops_tells_what_it_waits_for_and_gives_back(
     assert facts(record) == {"pgq_worker": "one"}
     signal.raise_signal(signal.SIGTERM)
     await within(run)
-    *cancelled, last = [record.getMessage() for record in caplog.records[1:]]
+    cancelled = [record.getMessage() for record in about_jobs(caplog)]
     ends = "(hang) of queue 'default' is given back: its handler was cancelled"
     assert sorted(cancelled) == [f"job {job_id} {ends}" for job_id in ids[:2]]
-    assert last == "the worker has stopped; jobs given back: 3"
+    assert caplog.messages[-1] == "the worker has stopped; jobs given back: 3"
 
 
 @pytest.mark.parametrize("how", ["stop", "abort", "idle"])
@@ -271,3 +275,22 @@ async def test_a_blocked_event_loop_is_told_once(
     record = await logged(caplog, "event loop")
     assert record.getMessage().endswith(f"at work: job {job_id} (block) of queue 'default'")
     assert facts(record) == {"pgq_worker": "one"}
+
+
+async def test_a_worker_has_started_when_all_is_checked(
+    pool: asyncpg.Pool[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pgq")
+    queue = pgq.Queue(pool, "images")
+    worker = pgq.Worker(pool, name="one")
+
+    @worker.handler("images")
+    async def handle(_: pgq.Job) -> None: ...
+
+    with pytest.raises(pgq.UnknownQueue):
+        await worker.run_until_idle()
+    assert caplog.messages == []
+    await queue.create()
+    await within(worker.run_until_idle())
+    assert caplog.messages == ["worker one has started"]
+    assert facts(caplog.records[0]) == {"pgq_worker": "one"}

@@ -221,6 +221,8 @@ class Run:
                 check(await link.run(self._queue.version))
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
+            name = self._settings.name
+            log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
 
     async def _work(self) -> None:

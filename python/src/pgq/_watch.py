@@ -53,7 +53,7 @@ class Watch:
                     " code that blocks belongs in a plain function, which gets a thread;"
                     " at work: %s%s",
                     _BLOCKED_SECONDS,
-                    ", ".join(jobs[:_MAX_NAMED]),
+                    ", ".join(jobs[:_MAX_NAMED]) or "none",
                     more,
                     extra=about_worker(self._name),
                 )
