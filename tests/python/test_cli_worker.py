@@ -348,7 +348,7 @@ async def test_a_process_that_fails_is_started_again_after_a_pause_that_grows(
         await worker.logged(r"ended with 1: starting another in 0\.5 s")
         await worker.logged(r"ended with 1: starting another in 1\.0 s")
         for _ in range(2):
-            await worker.logged(r'"message": "worker [^"]+ starts"')
+            await worker.logged(r'"message": "worker [^"]+ has started"')
         assert await worker.terminated() == 0
 
 

@@ -214,7 +214,7 @@ class Run:
             await stack.enter_async_context(self._processes)
             await self._beats.start()
             watch = Watch(self._settings.name, self._on_loop)
-            stack.push_async_callback(watch.stop)
+            stack.callback(watch.stop)
             watch.start()
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):

@@ -33,10 +33,9 @@ class Watch:
         """Begin to ask."""
         self._thread.start()
 
-    async def stop(self) -> None:
-        """End the thread; until then the loop has to answer it."""
+    def stop(self) -> None:
+        """Ask no more; the thread ends by itself."""
         self._stopped.set()
-        await asyncio.to_thread(self._thread.join)
 
     def _watch(self) -> None:
         while not self._stopped.wait(_PAUSE_SECONDS):
@@ -45,7 +44,7 @@ class Watch:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # it was closed without a stop
                 return
-            if not answered.wait(_BLOCKED_SECONDS):
+            if not answered.wait(_BLOCKED_SECONDS) and not self._stopped.is_set():
                 jobs = self._at_work()
                 more = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
                 log.warning(
@@ -57,4 +56,5 @@ class Watch:
                     more,
                     extra=about_worker(self._name),
                 )
-                answered.wait()
+            while not (answered.wait(_PAUSE_SECONDS) or self._stopped.is_set()):
+                pass

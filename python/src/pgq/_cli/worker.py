@@ -186,7 +186,6 @@ async def _serve(options: Settings, target: _Target, pool_size: int, *, supervis
 
 
 async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool) -> None:
-    log.info("worker %s starts", worker.name)
     if supervised:
         _obey_supervisor(worker)
     try:
