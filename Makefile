@@ -121,7 +121,7 @@ uninstall: $(PGQ_SQL) ## remove the extension from the server of PG_CONFIG
 installcheck: ## run the pgTAP tests on the running server of PG_CONFIG, which has pgq and pgTAP
 	PATH="$$($(PG_CONFIG) --bindir):$$PATH" PGDATABASE=contrib_regression sh -euc ' \
 	    dropdb --if-exists contrib_regression; \
-	    createdb --template template0 --encoding UTF8 contrib_regression; \
+	    createdb --template template0 --encoding UTF8 --locale C contrib_regression; \
 	    psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 \
 	        --command "create extension pgtap" --command "create extension pgq"; \
 	    pg_prove --recurse --ext .sql $(PGQ_SQL_TESTS)'

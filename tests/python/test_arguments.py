@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable
 from datetime import timedelta
 from typing import Annotated, Any, Final, Protocol
 
@@ -96,6 +97,7 @@ def test_a_task_takes_a_job_and_not_its_payload(kind: str) -> None:
         pgq.Job[int] | pgq.Job[str],
         Annotated[pgq.Job[int], "counted"],
         HasPayload,
+        Hashable,
     ],
     ids=str,
 )
@@ -106,3 +108,15 @@ def test_a_task_takes_what_may_be_a_job(kind: Any) -> None:
     handle.__annotations__["job"] = kind
     assert pgq.task("default")(handle)(testing.job(7)) == 7
     assert pgq.task("default")(lambda job: job.payload)(testing.job(7)) == 7
+
+
+def test_a_decorator_may_give_the_payload_to_what_it_is_around() -> None:
+    def double(payload: int) -> int:
+        return 2 * payload
+
+    @pgq.task("default")
+    @functools.wraps(double)
+    def handle(job: Any) -> int:
+        return double(job.payload)
+
+    assert handle(testing.job(7)) == 14

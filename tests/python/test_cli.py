@@ -397,19 +397,21 @@ def test_wrong_usage_is_status_2_without_a_server(args: list[str]) -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("payload", "advice"),
+    ("payload", "shown", "advice"),
     [
-        ("gone", """'gone' is not JSON. In a shell, that text is '"gone"'."""),
-        ("it's", """"it's" is not JSON. In a shell, that text is '"it'"'"'s"'."""),
-        ("{to: ada}", """'{to: ada}' is not JSON. In a shell it goes between single quotes, as"""),
-        (100 * "x", f"'{60 * 'x'}...' is not JSON."),
+        ("gone", "'gone'", """ On a command line, that text is '"gone"'."""),
+        ("it's", '"it\'s"', """ On a command line, that text is '"it'"'"'s"'."""),
+        ("{to: ada}", "'{to: ada}'", " On a command line it goes between single quotes, as"),
+        (100 * "x", f"'{60 * 'x'}...'", ""),
     ],
 )
 def test_a_payload_that_is_not_json_is_shown_with_its_likely_quotes(
-    payload: str, advice: str
+    payload: str, shown: str, advice: str
 ) -> None:
     for args in (["enqueue", "default"], ["schedule", "add", "a", "@hourly", "default"]):
-        assert f"The payload {advice}" in Cli({}).fails(2, *args, payload)
+        message = Cli({}).fails(2, *args, payload)
+        assert f"The payload {shown} is not JSON: Expecting " in message
+        assert f").{advice}" in message
 
 
 @pytest.mark.once

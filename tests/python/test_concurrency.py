@@ -577,3 +577,20 @@ async def test_a_job_is_of_the_queue_which_it_has_waited_for(
     assert await a.fetchval("select $1 > first_job from pgq.queue where name = 'q'", job_id)
     await a.execute("select pgq_cancel($1)", job_id)
     assert await a.fetchval("select pgq_purge('q', '{cancelled}')") == 1
+
+
+async def test_a_job_dies_again_while_another_session_is_about_to_retry_it(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    [job_id] = await enqueue(c, 1)
+    die = "select pgq_fail(id, token, retryable => false) from pgq_claim($1)"
+    retry = "select pgq_retry($1)"
+    assert await a.fetchval(die, job_id) == "dead"
+    await a.execute("begin")
+    assert await a.fetchval(retry, job_id)
+    async with started(b.fetchval(retry, job_id)) as other:
+        await waiting(c, b, other)
+        assert await a.fetchval(die, job_id) == "dead"
+        await a.execute("commit")
+        assert await within(other) is False, "and no error: it has no key that another one holds"
+    assert await b.fetchval(retry, job_id)

@@ -155,6 +155,32 @@ async def test_the_log_tells_what_becomes_of_a_job(
     assert (record.exc_info is not None) == (how == "fail")
 
 
+async def test_a_job_that_was_to_be_cancelled_is_not_tried_again(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its handler makes of the cancellation."""
+    caplog.set_level(logging.INFO, "pgq")
+    worker = pgq.Worker(pool, poll_interval=FAST)
+    begun = asyncio.Event()
+
+    @worker.handler("default", timeout=timedelta(seconds=2))
+    async def handle(_: pgq.Job) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise pgq.Retry("interrupted") from None
+
+    job_id = await queue.enqueue(1)
+    async with running(worker):
+        await within(begun.wait())
+        assert not await queue.cancel(job_id)
+        await logged(caplog, "ended with Retry, attempt 1 of 20: it is cancelled: interrupted")
+    job = await queue.get(job_id)
+    assert job is not None
+    assert job.state == "cancelled"
+
+
 async def test_the_logged_traceback_begins_in_the_handler(
     pool: asyncpg.Pool[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -85,6 +85,7 @@ begin
     if exists (
         select from pgq.archive a
          where a.id = pgq_retry.id and a.state = 'dead' and a.expires_at > pgq._now()
+           and a.dedupe_key is not null
     ) then
         raise exception 'a live job has the dedupe key of job %', id
             using errcode = 'unique_violation',

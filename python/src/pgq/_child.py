@@ -18,10 +18,12 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
 
+from pgq._log import traced
+
 # Terminals and service managers send them to all processes, but handlers are to finish.
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 LENGTH: Final = struct.Struct("!Q")  # in bytes, before each request and answer
-LOADING: Final = threading.Event()  # while the main module is loaded: it must not run as a program
+LOADED: Final = threading.Event()  # the main module, which must not run as a program
 
 _MAIN: Final = "__mp_main__"  # as multiprocessing calls the parent's __main__
 _PR_SET_PDEATHSIG: Final = 1
@@ -90,7 +92,7 @@ def _answer(request: bytes) -> bytes:
     try:
         return pickle.dumps(_call(pickle.loads(request)))
     except BaseException as exc:  # noqa: BLE001 it is raised in the parent
-        text = "\n" + "".join(traceback.format_exception(exc))
+        text = "\n" + "".join(traceback.format_exception(*traced(exc)))
         return pickle.dumps(Failure(exc if _can_be_pickled(exc) else RuntimeError(repr(exc)), text))
 
 
@@ -106,14 +108,11 @@ def _call(request: Request) -> Any:
 
 def _load(main: Main) -> ModuleType:
     module = ModuleType(_MAIN)
-    LOADING.set()
-    try:
-        if main.name is not None:
-            vars(module).update(runpy.run_module(main.name, run_name=_MAIN, alter_sys=True))
-        elif main.path is not None:
-            vars(module).update(runpy.run_path(main.path, run_name=_MAIN))
-    finally:
-        LOADING.clear()
+    LOADED.set()
+    if main.name is not None:
+        vars(module).update(runpy.run_module(main.name, run_name=_MAIN, alter_sys=True))
+    elif main.path is not None:
+        vars(module).update(runpy.run_path(main.path, run_name=_MAIN))
     return module
 
 

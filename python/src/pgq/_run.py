@@ -539,7 +539,8 @@ class Run:
             # The server may still have the transaction, and whoever touches the job waits.
             self._report_lost(held, f"nobody knows whether it was completed: {exc!r}")
         elif held.failure is None and held.reason == "abort":
-            log.info("%s is given back: its handler was cancelled", held, extra=about(job))
+            if not self._over:  # else nobody writes that any more
+                log.info("%s is given back: its handler was cancelled", held, extra=about(job))
             self._give_back(held)
         elif held.failure is None and held.reason == "cancel":
             log.info("%s was cancelled on request", held, extra=about(job))
@@ -603,8 +604,8 @@ class Run:
         await asyncio.gather(*tasks, return_exceptions=True)
         for held in self._held.values():
             log.warning(
-                "job %d was not given back: its lease will run out",
-                held.job.id,
+                "%s was not given back: its lease will run out",
+                held,
                 extra=about(held.job),
             )
         if self._given_back:
@@ -618,10 +619,10 @@ class Run:
 def _log_end(held: _Held, error: BaseException) -> None:
     """Log an attempt that has not completed its job, and what that means for the job."""
     job = held.job
-    if isinstance(error, Snooze):
-        fate = f"given back for {error.for_}"
-    elif isinstance(error, Cancel):
+    if isinstance(error, Cancel) or held.reason == "cancel":
         fate = "cancelled"
+    elif isinstance(error, Snooze):
+        fate = f"given back for {error.for_}"
     elif isinstance(error, GiveUp) or job.attempt >= job.max_attempts:
         fate = "dead"
     else:

@@ -430,7 +430,8 @@ def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
     origin = get_origin(kind)
     if origin is Job:
         return get_args(kind)[0]
-    if not _may_be_a_job(origin or kind):
+    # What a decorator is around may be given something else than the job.
+    if inspect.unwrap(function) is function and not _may_be_a_job(origin or kind):
         found = inspect.formatannotation(kind)
         raise TypeError(
             f"{_name(function)} takes a job: {first.name} must be pgq.Job[{found}], not {found}"
@@ -441,7 +442,7 @@ def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
 def _may_be_a_job(kind: Any) -> bool:
     if kind in _NO_CLASSES or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
         return True
-    return kind in Job.__mro__ or issubclass(kind, Job)
+    return issubclass(Job, kind) or issubclass(kind, Job)
 
 
 def _result_kind(function: Callable[..., Any]) -> Any:

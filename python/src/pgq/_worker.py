@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Typ
 
 import asyncpg
 
-from pgq._child import LOADING
+from pgq._child import LOADED
 from pgq._errors import expect
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
@@ -114,7 +114,7 @@ class Worker:
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
-        expect("pool", pool, asyncpg.Pool, NoneType)
+        _expect_pool(pool)
         expect("tasks", tasks, Iterable)
         expect("poll_interval", poll_interval, timedelta)
         expect("call_timeout", call_timeout, timedelta)
@@ -380,11 +380,11 @@ class Worker:
     async def _run_once(
         self, pool: asyncpg.Pool[Any] | None, *, handle_signals: bool, until_idle: bool
     ) -> None:
-        expect("pool", pool, asyncpg.Pool, NoneType)
+        _expect_pool(pool)
         pool = pool or self._pool
         if self._run is not None:
             raise RuntimeError("the worker runs already")
-        if LOADING.is_set():
+        if LOADED.is_set():
             raise RuntimeError(
                 "the main module starts a worker when it is imported:"
                 ' put that below `if __name__ == "__main__":`'
@@ -469,3 +469,8 @@ class _Signals:
 _signals = _Signals()
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_signals.forget)
+
+
+def _expect_pool(pool: object) -> None:
+    if not hasattr(pool, "get_max_size"):  # as an application's own wrapper of a pool has
+        expect("pool", pool, asyncpg.Pool, NoneType)

@@ -81,7 +81,7 @@ async def jobs(
         wanted = (queue, list(states) or None, limit - len(found))
         found += await client.fetch_by_index(sql.JOBS_BETWEEN, low, high, *wanted)
         step *= 2
-    if not found and queue is not None and not await client.fetch(sql.QUEUE_PAUSED, queue):
+    if not found and queue is not None and not await client.fetch(sql.QUEUE_SETTINGS, queue):
         raise unknown_queue(queue)
     if settings().json:
         output.print_json([output.plain(job) for job in found])

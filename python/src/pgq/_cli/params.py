@@ -65,14 +65,17 @@ def is_json(text: str) -> bool:
 
 def check_payload(text: str) -> None:
     """Raise an error with what is likely to be meant unless a payload is JSON."""
-    if is_json(text):
-        return
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    if text.lstrip()[:1] in ("{", "["):
-        advice = """In a shell it goes between single quotes, as '{"to": "ada"}'."""
-    else:
-        advice = f"In a shell, that text is {shlex.quote(json.dumps(shown, ensure_ascii=False))}."
-    raise click.UsageError(f"The payload {shown!r} is not JSON. {advice}")
+    try:
+        json.loads(text)
+    except ValueError as exc:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        advice = ""
+        if text.lstrip()[:1] in ("{", "["):
+            advice = """ On a command line it goes between single quotes, as '{"to": "ada"}'."""
+        elif shown is text:
+            quoted = shlex.quote(json.dumps(text, ensure_ascii=False))
+            advice = f" On a command line, that text is {quoted}."
+        raise click.UsageError(f"The payload {shown!r} is not JSON: {exc}.{advice}") from exc
 
 
 def dumps(value: Any) -> str:

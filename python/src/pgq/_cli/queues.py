@@ -234,7 +234,7 @@ async def resume(client: Client, name: str) -> None:
     """Hand out jobs of a paused queue again."""
     rows: list[dict[str, Any]] = []
     with suppress(asyncpg.InsufficientPrivilegeError):  # who may manage need not observe
-        rows = await client.fetch(sql.QUEUE_PAUSED, name)
+        rows = await client.fetch(sql.QUEUE_SETTINGS, name)
     await client.queue(name).resume()
     done = "is resumed" if all(row["paused"] for row in rows) else "was not paused"
     output.say(f"queue {name} {done}", queue=name, paused=False)

@@ -4,8 +4,6 @@ from typing import Final
 
 QUEUES: Final = "select * from @pgq_queues order by queue"
 
-QUEUE_PAUSED: Final = "select q.paused from @pgq_queues q where q.queue = $1::text"
-
 QUEUE_SETTINGS: Final = "select * from @pgq_queue_settings where name = $1::text"
 
 WORKERS: Final = "select * from @pgq_workers order by queue, worker, pid"
