@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
+from pginstall import install, uninstall
 from pgserver import Server
 
 from .sessions import Connection, Dsn, sessions
@@ -157,10 +158,13 @@ async def test_settings_do_not_matter(server: Server, dsn: Dsn, settings: str) -
 
 @pytest.mark.usefixtures("role")
 async def test_the_schema_may_need_quotes(server: Server, dsn: Dsn) -> None:
-    server.psql(
-        f"drop extension pgq; create schema {SCHEMA}; create extension pgq schema {SCHEMA}",
-        database=dsn["database"],
-    )
+    database = dsn["database"]
+    uninstall(server, database)
+    server.psql(f"create schema {SCHEMA}", database=database)
+    for name in ("search_path", "pgq.schema"):  # the latter for the script
+        server.psql(f"alter database {database} set {name} = {SCHEMA}")
+    install(server, database)
+    server.psql(f"alter database {database} reset all")
     async with sessions(dsn, 1) as (session,):
         assert await tour(session, SCHEMA) == EXPECTED
 
