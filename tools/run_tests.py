@@ -4,11 +4,12 @@
         [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql only the pgTAP suite runs, on each in other surroundings: settings, locale
-and way of installation. Two versions are tested at a time; their lines begin with the version then.
+and way of installation. Three suites run at a time; their lines begin with the version then.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
-test counts as a failure. Tests with the mark "once" run on PostgreSQL 18 only. pytest finds the
-version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py.
-The clients, which need languages that others do not have, are tested only when they are asked for.
+test counts as a failure. Tests with the mark "once" run on PostgreSQL 18 only, beside the others
+when all are to run. pytest finds the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL
+how to install pgq, see pginstall.py. The clients, which need languages that others do not have, are
+tested only when they are asked for.
 """
 
 import argparse
@@ -18,9 +19,10 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import bootstrap
@@ -69,7 +71,7 @@ class Surroundings:
     install: str | None = None
 
 
-_AT_A_TIME = 2
+_AT_A_TIME = 3
 
 _USUAL = Surroundings()
 _UNUSUAL = {
@@ -118,23 +120,40 @@ def main() -> int:
     if options.arguments and options.only is None:
         parser.error("arguments for pg_prove or pytest need --only")
     os.environ[INSTALL] = options.install
-    suites: list[str] = [options.only] if options.only else ["sql", "python"]
     usual: list[int] = options.version or ([] if options.sql else [18])
-    plan = [version for version in usual if version not in options.sql]
-    plan += options.sql
+    plan: list[tuple[int, Callable[[str], Outcome]]] = []
+    # What takes longest begins first.
+    for suite in [options.only] if options.only else ["python", "sql"]:
+        for version in usual:
+            if version not in options.sql:
+                plan += [(version, run) for run in _runs(suite, version, options.arguments)]
+    for version in options.sql:
+        plan.append((version, partial(_run_sql_around, version, options.arguments)))
 
-    def run(version: int) -> list[Outcome]:
-        mark = f"{version}: " if len(plan) > 1 else ""
-        if version in options.sql:
-            around = _UNUSUAL.get(version, _USUAL)
-            outcome = run_sql(version, options.arguments, mark, around)
-            return [replace(outcome, option="--sql")]
-        return [_RUNNERS[suite](version, options.arguments, mark) for suite in suites]
+    def run(version: int, call: Callable[[str], Outcome]) -> Outcome:
+        return call(f"{version}: " if len(plan) > 1 else "")
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        outcomes = [outcome for some in pool.map(run, plan) for outcome in some]
+        outcomes = list(pool.map(run, *zip(*plan, strict=True)))
     print("\n" + "\n".join(outcome.report() for outcome in outcomes))
     return 1 if any(outcome.problems for outcome in outcomes) else 0
+
+
+def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Callable[[str], Outcome]]:
+    """Return what runs a suite on a version, in one part or two."""
+    if suite == "sql":
+        return [partial(run_sql, version, arguments)]
+    if suite == "clients":
+        return [partial(run_pytest, CLIENTS, version, arguments, "")]
+    marks = ["not once"]
+    if version == _NEWEST:
+        marks = [""] if arguments else ["not once", "once"]
+    return [partial(run_pytest, PYTHON, version, arguments, chosen) for chosen in marks]
+
+
+def _run_sql_around(version: int, arguments: Sequence[str], mark: str) -> Outcome:
+    outcome = run_sql(version, arguments, mark, _UNUSUAL.get(version, _USUAL))
+    return replace(outcome, option="--sql")
 
 
 def run_sql(
@@ -157,24 +176,13 @@ def run_sql(
         return Outcome("sql", version, problems=[str(error)])
 
 
-def run_python(version: int, arguments: Sequence[str], mark: str) -> Outcome:
-    """Run pytest over tests/python, which starts its own servers."""
-    return _run_pytest(PYTHON, version, arguments, mark)
-
-
-def run_clients(version: int, arguments: Sequence[str], mark: str) -> Outcome:
-    """Run pytest over tests/clients, which starts its own server and PgBouncer."""
-    return _run_pytest(CLIENTS, version, arguments, mark)
-
-
-_RUNNERS = {"sql": run_sql, "python": run_python, "clients": run_clients}
-
-
-def _run_pytest(suite: Suite, version: int, arguments: Sequence[str], mark: str) -> Outcome:
-    command = [sys.executable, "-m", "pytest", "-rfEsxX"]
-    left_out = ["not once"] if version != _NEWEST else []
-    left_out += ["not extension"] if os.environ[INSTALL] == "script" else []
-    command += ["-m", " and ".join(left_out)]
+def run_pytest(
+    suite: Suite, version: int, arguments: Sequence[str], chosen: str, mark: str
+) -> Outcome:
+    """Run pytest over the tests of a suite with the chosen marks; they start their own servers."""
+    marks = [chosen] if chosen else []
+    marks += ["not extension"] if os.environ[INSTALL] == "script" else []
+    command = [sys.executable, "-m", "pytest", "-rfEsxX", "-m", " and ".join(marks)]
     command += _with_default(arguments, f"tests/{suite.name}")
     return _run(suite, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
 
