@@ -12,12 +12,14 @@ def run_program(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    stdin: str | None = None,
 ) -> str:
     """Run a program that must succeed, and return what it prints, errors included."""
     done = subprocess.run(
         command,
         cwd=cwd,
         env=env,
+        input=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -65,33 +65,17 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
         "the higher priority is claimed first"
     )
     [script] = snippets(README, "python")
-    process = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    assert "to zoe@example.org" in process.stdout
+    output = run_program(sys.executable, "-c", script, env=environment, timeout=60)
+    assert "to zoe@example.org" in output
     left = run_sql(environment, "select count(*) from pgq.job j where j.payload->>'to' ~ 'zoe'")
     assert left == "0\n", "the worker has completed the job before it stopped"
 
 
 def test_the_shell_with_a_private_server_has_all_that_is_promised() -> None:
     [shell] = [code for code in snippets(README, "sh") if "pgserver" in code]
-    process = subprocess.run(
-        ["sh", "-ec", shell],
-        input="psql -Xqc 'create extension pgq' && pgq queues && python -c 'import pgq'",
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    assert "default " in process.stdout
+    typed = "psql -Xqc 'create extension pgq' && pgq queues && python -c 'import pgq'"
+    output = run_program("sh", "-ec", shell, cwd=ROOT, timeout=60, stdin=typed)
+    assert "default " in output
 
 
 def test_the_examples_of_the_features_run(environment: dict[str, str]) -> None:

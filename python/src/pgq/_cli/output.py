@@ -20,7 +20,6 @@ from pgq._cli.base import settings
 JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result")
 _PIPE_COLUMNS: Final = 10_000  # lines to a pipe or file are not cut
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_UNITS: Final = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)))
 _BESIDE_THE_ERROR: Final = ("DETAIL:", "HINT:", "CONTEXT:")
 _STYLES: Final = {
     "ok": "green",
@@ -54,17 +53,6 @@ def age(value: timedelta | None) -> str:
         if seconds >= large:
             return f"{sign}{seconds // large:.0f}{name} {seconds % large // small:.0f}{part}"
     return f"{sign}{seconds // 60:.0f}m {seconds % 60:.0f}s"
-
-
-def duration(value: timedelta) -> str:
-    """Return a duration as `pgq._cli.params.duration` reads it."""
-    rest, parts = value, ""
-    for unit, size in _UNITS:
-        number, rest = divmod(rest, size)
-        parts += f"{number}{unit}" if number else ""
-    if not rest and parts:
-        return parts
-    return f"{parts}{rest.total_seconds():f}".rstrip("0").rstrip(".") + "s"
 
 
 def text(value: Any) -> str:

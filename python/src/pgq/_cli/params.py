@@ -36,6 +36,17 @@ def duration(text: str) -> timedelta:
         raise click.BadParameter(f"{text!r} is too long.") from exc
 
 
+def shown_duration(value: timedelta) -> str:
+    """Return a duration as `duration` reads it."""
+    rest, parts = value, ""
+    for unit in ("d", "h", "m"):
+        number, rest = divmod(rest, _UNITS[unit])
+        parts += f"{number}{unit}" if number else ""
+    if not rest and parts:
+        return parts
+    return f"{parts}{rest.total_seconds():f}".rstrip("0").rstrip(".") + "s"
+
+
 def time(text: str) -> datetime:
     """Read a time in ISO 8601; without a time zone it is local."""
     try:

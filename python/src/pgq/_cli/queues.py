@@ -89,7 +89,7 @@ def _queue_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 def _setting(value: Any) -> str:
     """Return the value of a setting as the options take it."""
     if isinstance(value, timedelta):
-        return output.duration(value)
+        return params.shown_duration(value)
     shown = output.line(value)
     return shown.removesuffix(".0") if isinstance(value, float) else shown
 
