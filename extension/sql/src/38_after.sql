@@ -100,27 +100,29 @@ begin
         v_job := pgq._find(p_id);
         if v_job.id is not null then
             place := array[v_job.slot, v_job.lane, p_id];
-            v_waits := coalesce(place > p_last, true);
-            v_job := pgq._lock(v_job.slot, v_job.lane, p_id, not v_waits);
         elsif exists (
             select from pgq.archive a where a.id = p_id and a.state <> 'completed'
         ) then
-            -- Somebody may be about to retry it.
             place := array[6, 0, p_id];
-            v_waits := coalesce(place > p_last, true);
-            if v_waits then
-                select a.id into v_job.id
-                  from pgq.archive a
-                 where a.id = p_id and a.state <> 'completed' for key share;
-            else
-                select a.id into v_job.id
-                  from pgq.archive a
-                 where a.id = p_id and a.state <> 'completed' for key share skip locked;
-            end if;
         elsif (pgq._find(p_id)).id is null then
             place := null;
             return;
-        end if;  -- or has just done so
+        else
+            continue;  -- somebody has just retried it
+        end if;
+        v_waits := coalesce(place > p_last, true);
+        if place[1] < 6 then
+            v_job := pgq._lock(v_job.slot, v_job.lane, p_id, not v_waits);
+        elsif v_waits then
+            -- Somebody may be about to retry it.
+            select a.id into v_job.id
+              from pgq.archive a
+             where a.id = p_id and a.state <> 'completed' for key share;
+        else
+            select a.id into v_job.id
+              from pgq.archive a
+             where a.id = p_id and a.state <> 'completed' for key share skip locked;
+        end if;
         exit when v_job.id is not null;
         if not v_waits then
             raise exception using errcode = 'PQ000';
