@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -275,6 +276,16 @@ async def entries(connection: Connection) -> int:
     return read
 
 
+async def gets_cheap(connection: Connection, act: Callable[[], Awaitable[int]]) -> bool:
+    """Return whether maintenance lets a session read little again.
+
+    The past is skipped after a second or two only, as somebody may still be writing into it.
+    """
+    await raise_floors(connection)
+    await maintain(connection)
+    return sorted([await act() for _ in range(5)])[2] < 300
+
+
 @pytest.mark.parametrize("adds", [False, True])
 async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
     dsn: Dsn, a: Connection, adds: bool
@@ -291,10 +302,9 @@ async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
     async with sessions(dsn, 1) as (holder,):
         await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
         await a.fetch(MANY, ["hot"] * 3000)
-        costs = [await turn() for _ in range(1500)]
-        # On a busy machine a tick comes with every other turn, and reads more than that.
-        early, late = sorted(costs[100:300])[40], sorted(costs[-200:])[40]
-        assert late <= 3 * early + 50, (early, late)
+        for _ in range(1000):
+            await turn()
+        await until(lambda: gets_cheap(a, turn), pause=0.3)
 
 
 async def test_a_group_with_one_job_at_a_time_does_not_read_its_past_under_a_held_horizon(
@@ -307,17 +317,11 @@ async def test_a_group_with_one_job_at_a_time_does_not_read_its_past_under_a_hel
         await finish(a, job_id)
         return await entries(a) - before
 
-    async def is_cheap() -> bool:
-        await raise_floors(a)
-        await maintain(a)
-        return sorted([await life() for _ in range(5)])[2] < 300
-
     async with sessions(dsn, 1) as (holder,):
         await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
         for _ in range(1000):
             await life()
-        # The bases wait for whoever may still be writing, a second or two.
-        await until(is_cheap, pause=0.3)
+        await until(lambda: gets_cheap(a, life), pause=0.3)
 
 
 KILL = "select pgq_fail(id, token, 'no', retryable => false) from pgq.job where id = $1"
