@@ -554,10 +554,42 @@ async def test_the_wait_is_from_when_a_job_was_due_until_its_claim(
     await queue.enqueue(1)
     await until(is_done)
     assert attempts[1].run_at > attempts[1].enqueued_at
-    waits = [job.claimed_at - job.run_at for job in attempts if job.claimed_at is not None]
+    waits = [
+        max(job.claimed_at - job.run_at, timedelta(0))
+        for job in attempts
+        if job.claimed_at is not None
+    ]
     [(_, point)] = telemetry.points("pgq.job.wait.duration")
     assert point.count == 2
     assert point.sum == pytest.approx(sum(waits, timedelta(0)).total_seconds())
+
+
+async def test_a_job_that_a_claim_found_later_than_it_began_has_not_waited(
+    connection: Connection, queue: pgq.Queue, worker: pgq.Worker, telemetry: Telemetry
+) -> None:
+    jobs: list[pgq.Job] = []
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        jobs.append(job)
+
+    async def is_blocked() -> bool:
+        found: bool = await connection.fetchval(
+            "select exists (select from pg_locks where not granted)"
+        )
+        return found
+
+    async with connection.transaction():
+        await connection.execute("lock table pgq.job")
+        claiming = asyncio.create_task(worker.run_until_idle())
+        await until(is_blocked)
+        await queue.enqueue(1, connection=connection)
+    await claiming
+    [job] = jobs
+    assert job.claimed_at is not None
+    assert job.claimed_at < job.run_at
+    [(_, point)] = telemetry.points("pgq.job.wait.duration")
+    assert (point.count, point.sum) == (1, 0)
 
 
 async def test_the_gauges_tell_what_queues_hold_while_they_are_read(

@@ -221,8 +221,9 @@ class _Telemetry:
         headers = job.headers if isinstance(job.headers, dict) else None
         attributes = _attributes("process", job.queue, headers)
         if job.claimed_at is not None:
+            # A claim has the time at which its call began, and may find a job that is newer.
             waited = (job.claimed_at - job.run_at).total_seconds()
-            self._wait_duration.record(waited, attributes)
+            self._wait_duration.record(max(waited, 0.0), attributes)
         received, links = _received(headers)
         token = context.attach(received)
         try:
