@@ -94,6 +94,18 @@ async def settle_all(connection: Connection, batch: int = 100) -> list[int]:
     return ids
 
 
+async def settle(connection: Connection, number: int) -> None:
+    """Claim and complete so many jobs while others move them, by which a claim passes."""
+    ids: list[int] = []
+
+    async def all_came() -> bool:
+        ids.extend(await settle_all(connection))
+        return len(ids) >= number
+
+    await until(all_came)
+    assert len(set(ids)) == len(ids) == number
+
+
 async def maintain(connection: Connection, times: int = 1) -> None:
     """Run maintenance, each time in a transaction of its own."""
     for _ in range(times):

@@ -37,7 +37,9 @@ async def test_eight_consumers_see_each_of_20000_jobs_exactly_once(dsn: Dsn) -> 
         ids = await enqueue(consumers[0], 20_000)
         with turning(dsn, 500_000):
             seen = await asyncio.gather(*(settle_all(consumer, 25) for consumer in consumers))
-        assert sorted(itertools.chain(*seen)) == ids
+        # Maintenance may have been moving what was left when the last of them asked.
+        late = await settle_all(consumers[0])
+        assert sorted(itertools.chain(*seen, late)) == ids
         assert sum(bool(part) for part in seen) == 8
         assert await consumers[0].fetchval("select count(*) from pgq.job") == 0
 

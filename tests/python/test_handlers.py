@@ -25,7 +25,7 @@ from .sessions import Connection
 pytestmark = pytest.mark.once
 
 FAST = timedelta(milliseconds=5)
-SHORT = timedelta(milliseconds=300)
+SHORT = timedelta(seconds=2)
 LONG = 60  # seconds that no test waits for
 LONG_LEASE = timedelta(days=24, microseconds=1)
 

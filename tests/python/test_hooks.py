@@ -19,7 +19,7 @@ from .workers import FAST, ended, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
 
-SHORT: Final = timedelta(milliseconds=300)
+SHORT: Final = timedelta(seconds=2)
 
 
 @dataclass

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.once
 
 HOUR: Final = timedelta(hours=1)
 WRONG: Any = 5
-SHORT: Final = timedelta(milliseconds=300)
+SHORT: Final = timedelta(seconds=2)
 
 
 @pytest.fixture

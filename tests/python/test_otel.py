@@ -416,7 +416,7 @@ async def test_the_span_tells_why_a_handler_was_cancelled(
 ) -> None:
     begun = asyncio.Event()
 
-    @worker.handler("default", timeout=timedelta(milliseconds=300))
+    @worker.handler("default", timeout=timedelta(seconds=2))
     async def handle(_: pgq.Job) -> None:
         begun.set()
         await asyncio.sleep(LONG)
