@@ -21,11 +21,10 @@ import pytest
 from pgq import _call
 
 from .sessions import Connection
+from .workers import FAST, SHORT
 
 pytestmark = pytest.mark.once
 
-FAST = timedelta(milliseconds=5)
-SHORT = timedelta(seconds=2)
 LONG = 60  # seconds that no test waits for
 LONG_LEASE = timedelta(days=24, microseconds=1)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 import pgq
@@ -15,11 +15,9 @@ import pytest
 from pgq import _run
 
 from .sessions import Connection, within
-from .workers import FAST, ended, errors_of_attempts, running
+from .workers import FAST, SHORT, ended, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
-
-SHORT: Final = timedelta(seconds=2)
 
 
 @dataclass

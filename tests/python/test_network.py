@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from .proxy import Proxy
 from .sessions import Connection, Dsn, until, within
-from .workers import FAST, Hook, Moment, ended, running
+from .workers import FAST, SHORT, Hook, Moment, ended, running
 
 pytestmark = pytest.mark.once
 
@@ -25,7 +25,6 @@ Way: TypeAlias = Literal["up", "down"]
 
 CALL: Final = timedelta(seconds=1)
 LEASE: Final = timedelta(seconds=6)
-SHORT: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pgq import _link, _run
 from pgq.otel import PgqInstrumentor, queue_metrics
 
-from .sessions import Connection, until
+from .sessions import Connection, started, until, within
+from .workers import FAST, SHORT
 
 pytestmark = pytest.mark.once
 
-FAST = timedelta(milliseconds=5)
 LONG = 60.0
 OTHERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -416,7 +416,7 @@ async def test_the_span_tells_why_a_handler_was_cancelled(
 ) -> None:
     begun = asyncio.Event()
 
-    @worker.handler("default", timeout=timedelta(seconds=2))
+    @worker.handler("default", timeout=SHORT)
     async def handle(_: pgq.Job) -> None:
         begun.set()
         await asyncio.sleep(LONG)
@@ -573,18 +573,13 @@ async def test_a_job_that_a_claim_found_later_than_it_began_has_not_waited(
     async def handle(job: pgq.Job) -> None:
         jobs.append(job)
 
-    async def is_blocked() -> bool:
-        found: bool = await connection.fetchval(
-            "select exists (select from pg_locks where not granted)"
-        )
-        return found
-
-    async with connection.transaction():
-        await connection.execute("lock table pgq.job")
-        claiming = asyncio.create_task(worker.run_until_idle())
-        await until(is_blocked)
+    blocked = "select exists (select from pg_locks where not granted)"
+    await connection.execute("begin; lock table pgq.job")
+    async with started(worker.run_until_idle()) as claiming:
+        await until(lambda: connection.fetchval(blocked))
         await queue.enqueue(1, connection=connection)
-    await claiming
+        await connection.execute("commit")
+        await within(claiming)
     [job] = jobs
     assert job.claimed_at is not None
     assert job.claimed_at < job.run_at

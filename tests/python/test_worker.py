@@ -17,7 +17,8 @@ import pgq
 import pytest
 from pgserver import Server
 
-FAST = timedelta(milliseconds=5)
+from .workers import FAST, SHORT
+
 NO_TIME = timedelta(0)
 
 
@@ -312,7 +313,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(
     await queue.enqueue_many([1, 2], max_attempts=1)
     gate, cancelled = asyncio.Event(), asyncio.Event()
 
-    @worker.handler("default", concurrency=2, timeout=timedelta(seconds=2))
+    @worker.handler("default", concurrency=2, timeout=SHORT)
     async def handle(job: pgq.Job) -> None:
         if job.payload == 1:
             assert await queue.complete(job)  # somebody else
@@ -424,7 +425,7 @@ async def test_heartbeats_stop_with_the_job(
 
     watch.then = on_renewal
 
-    @worker.handler("default", concurrency=2, timeout=timedelta(seconds=2))
+    @worker.handler("default", concurrency=2, timeout=SHORT)
     async def handle(job: pgq.Job) -> None:
         if job.payload == 1:
             short.append(job.receipt)
@@ -535,7 +536,7 @@ async def test_a_worker_survives_the_loss_of_its_connections(
     await queue.enqueue(1)
     begun, gate, second = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    @worker.handler("default", concurrency=2, timeout=timedelta(seconds=2))
+    @worker.handler("default", concurrency=2, timeout=SHORT)
     async def handle(job: pgq.Job) -> None:
         if job.payload == 2:
             second.set()
@@ -813,7 +814,7 @@ async def test_a_claim_of_the_same_job_here_ends_the_older_one(
     first: list[pgq.Job] = []
     cancelled, done = asyncio.Event(), asyncio.Event()
 
-    @worker.handler("default", concurrency=2, timeout=timedelta(seconds=2))
+    @worker.handler("default", concurrency=2, timeout=SHORT)
     async def handle(job: pgq.Job) -> None:
         if not first:
             first.append(job)
