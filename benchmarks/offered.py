@@ -106,18 +106,18 @@ def observe(
             pgbench.run,
             database,
             produce,
-            seconds=seconds,
+            seconds=seconds + pgbench.SPARE,
             clients=8,
             threads=1,
             rate=rate,
             count=True,
         ),
-        partial(pgbench.run, database, consume, seconds=seconds, threads=1),
+        partial(pgbench.run, database, consume, seconds=seconds + pgbench.SPARE, threads=1),
     ]
     ticks: list[Tick] = []
     start = time.time()
     with background(database, *runs) as running, ExitStack() as disturbance:
-        while True:
+        while len(ticks) * interval <= seconds:
             ticks.append(_tick(stage, database))
             if disturb and ticks[-1].at - start >= clean:
                 disturbance.enter_context(disturb())

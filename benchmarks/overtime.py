@@ -22,9 +22,6 @@ from benchmarks.watch import Look, Sample, background, completed, sampled
 CLEAN, END, SHARE = "jobs/s, clean", "jobs/s, at the end", "of clean"
 _BATCH = 10
 
-# Seconds at the end that do not count: pgbench does not log the last one.
-_SPARE = 2
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
@@ -84,7 +81,7 @@ class Disturbed(Scenario):
                     pgbench.run,
                     database,
                     script,
-                    seconds=end + _SPARE,
+                    seconds=end + pgbench.SPARE,
                     variables=loop.variables,
                     count=True,
                 ),

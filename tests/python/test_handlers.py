@@ -401,6 +401,76 @@ async def test_as_many_jobs_are_claimed_as_may_be_held(
     assert [(job.payload, job.attempt) for job in rest] == [(n, 1) for n in range(2, 20)]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+async def test_outcomes_that_are_being_written_make_room_for_as_many_jobs(
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    prefetch: int,
+) -> None:
+    most = 2 * (1 + prefetch)
+    begun = completed = most_held = 0
+    enough, gate = asyncio.Event(), asyncio.Event()
+    complete_many = pgq.Queue.complete_many
+
+    async def withheld(*args: Any, **kwargs: Any) -> list[pgq.JobId]:
+        nonlocal completed
+        await gate.wait()
+        ids = await complete_many(*args, **kwargs)
+        completed += len(ids)
+        return ids
+
+    monkeypatch.setattr(pgq.Queue, "complete_many", withheld)
+
+    @worker.handler("default", concurrency=1, prefetch=prefetch)
+    async def handle(_: pgq.Job) -> None:
+        nonlocal begun, most_held
+        begun += 1
+        most_held = max(most_held, begun - completed)
+        if begun == most:
+            enough.set()
+
+    await queue.enqueue_many(range(30))
+    working = asyncio.create_task(worker.run_until_idle())
+    await patiently(enough)
+    await asyncio.sleep(0.2)  # for more, if it were not bounded
+    gate.set()
+    await asyncio.wait_for(working, 30)
+    assert (completed, most_held) == (30, most)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 10])
+async def test_at_a_limit_a_worker_goes_on_when_its_outcome_is_written(
+    pool: asyncpg.Pool[Any],
+    queue: pgq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    concurrency: int,
+    listen: bool,
+) -> None:
+    hour = timedelta(hours=1)
+
+    async def wait_long(*_: Any, **__: Any) -> timedelta:
+        return hour
+
+    monkeypatch.setattr(pgq.Queue, "wait", wait_long)
+    worker = pgq.Worker(pool, listen=listen, poll_interval=hour)
+    left = 5
+    enough = asyncio.Event()
+
+    @worker.handler("default", concurrency=concurrency)
+    async def handle(_: pgq.Job) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            enough.set()
+
+    await pool.execute("select pgq_configure_queue('default', max_active => 1)")
+    await queue.enqueue_many(range(left))
+    async with running(worker):
+        await patiently(enough)
+
+
 async def test_one_result_that_cannot_be_stored_does_not_cost_the_others(
     queue: pgq.Queue, worker: pgq.Worker
 ) -> None:

@@ -87,8 +87,7 @@ class Heartbeat:
         self._patience = min(max(tick / 2, 0.5), 10.0)
         self._on_lost = on_lost
         self._on_cancel = on_cancel
-        self._leases: dict[Token, _Lease] = {}
-        self._lock = threading.Lock()
+        self._leases: dict[Token, _Lease] = {}  # of two threads: only for what is atomic
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopped = asyncio.Event()  # of the thread's loop
         self._started: Future[None] = Future()
@@ -100,14 +99,12 @@ class Heartbeat:
         """Keep leases, which last `timeout` seconds, from now on."""
         every = timeout / 3
         due = time.monotonic() + every
-        with self._lock:
-            for receipt in receipts:
-                self._leases[receipt.token] = _Lease(receipt, every, due)
+        for receipt in receipts:
+            self._leases[receipt.token] = _Lease(receipt, every, due)
 
     def drop(self, token: Token) -> None:
         """Let a lease go; a renewal under way may still happen."""
-        with self._lock:
-            self._leases.pop(token, None)
+        self._leases.pop(token, None)
 
     async def start(self) -> None:
         """Start the thread and wait until it can renew leases; raises what prevents that."""
@@ -162,8 +159,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         horizon = time.monotonic() + self._tick / 2
-        with self._lock:
-            due = [lease for lease in self._leases.values() if lease.due <= horizon]
+        due = [lease for lease in self._leases.copy().values() if lease.due <= horizon]
         if not due:
             return
         connection = await self._open(self._patience)

@@ -121,6 +121,8 @@ AnyReceipt: TypeAlias = Job[Any] | Receipt | tuple[int, int]
 def receipt_of(receipt: AnyReceipt) -> tuple[int, int]:
     """Return the (id, token) pair of a job or of a pair."""
     if isinstance(receipt, Job):
-        return receipt.receipt
+        if receipt.token is None:
+            return receipt.receipt  # raises
+        return receipt.id, receipt.token
     job_id, token = receipt
     return job_id, token

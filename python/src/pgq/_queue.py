@@ -907,10 +907,15 @@ class Queue:
         return [self._job(row) for row in await self._fetch(connection, statement, *args)]
 
     def _job(self, row: asyncpg.Record) -> Job:
-        return Job(**self._decoded(row))
+        columns = self._decoded(row)
+        try:
+            # In less than half the time that the __init__ of a frozen dataclass takes.
+            return msgspec.convert(columns, Job[Any], builtin_types=(datetime,))
+        except msgspec.ValidationError:  # Unreadable headers, or what a caller's codec makes
+            return Job(**columns)
 
     def _decoded(self, row: asyncpg.Record) -> dict[str, Any]:
-        columns = dict(row.items())
+        columns = dict(zip(row.keys(), row, strict=True))  # items() makes a tuple for each
         for name in ("payload", "headers", "checkpoint", "result"):
             if (text := columns.get(name)) is not None:
                 try:

@@ -8,7 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -139,11 +139,17 @@ class _Intake:
     held: int = 0
     running: int = 0
     freed: asyncio.Event = field(default_factory=asyncio.Event)
+    written: int = 0  # outcomes
+    is_resting: bool = False  # until the next one, or until it is woken
     idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
 
     def room(self) -> int:
-        """Return how many jobs to claim now; with a prefetch, not before half of it is gone."""
-        free = self.consumer.concurrency + self.consumer.prefetch - self.held
+        """Return how many jobs to claim now; with a prefetch, not before half of it is gone.
+
+        Of jobs whose handler has ended, and whose outcome is to be written, it may hold as many.
+        """
+        most = self.consumer.concurrency + self.consumer.prefetch
+        free = min(most - len(self.backlog) - self.running, 2 * most - self.held)
         if free < max(self.consumer.prefetch // 2, 1):
             return 0
         return min(free, self.consumer.batch or free)
@@ -191,7 +197,7 @@ class Run:
         self._beats = Heartbeat(
             connect, self._queue, tick, partial(tell, "lost"), partial(tell, "cancel")
         )
-        self._held: dict[Token, _Held] = {}
+        self._held: dict[Token | None, _Held] = {}  # the token of a claimed job is never None
         self._ended = 0
         self._one_ended = asyncio.Event()
         self._claims = Link(pool, settings.call_seconds)
@@ -293,7 +299,7 @@ class Run:
             for token in list(self._held):
                 self._cancel_held(token, "abort")
 
-    def _cancel_held(self, token: Token, reason: Reason) -> None:
+    def _cancel_held(self, token: Token | None, reason: Reason) -> None:
         held = self._held.get(token)
         if held is None or held.settling or held.reason == "lost":
             return
@@ -314,6 +320,7 @@ class Run:
                 await intake.freed.wait()
                 continue
             ended = self._ended
+            written = intake.written
             claim = partial(
                 intake.queue.dequeue,
                 room,
@@ -333,8 +340,13 @@ class Run:
                 continue
             pauses = backoff()
             self._take(intake, jobs)
-            if len(jobs) < room and not self._stopping.is_set():
+            if len(jobs) == room or self._stopping.is_set():
+                continue
+            # At a limit the next job can be claimed when an outcome is written; nobody is told.
+            if intake.written == written:
+                intake.is_resting = True
                 await self._rest(intake, ended)
+                intake.is_resting = False
 
     async def _pause(self, seconds: float) -> None:
         with suppress(asyncio.TimeoutError):
@@ -375,7 +387,7 @@ class Run:
 
         It may be another job's task that starts this one: its context is not to be passed on.
         """
-        return self._context.copy().run(lambda: asyncio.Task(coroutine, name=name))
+        return self._context.copy().run(asyncio.Task, coroutine, name=name)
 
     def _give_back(self, held: _Held) -> None:
         if held.reason == "lost":
@@ -389,6 +401,9 @@ class Run:
             self._beats.drop(held.token)
             held.intake.held -= 1
             held.intake.freed.set()
+            held.intake.written += 1
+            if held.intake.is_resting:
+                self._listener.wake([held.intake.queue.name])
             self._ended += 1
             self._one_ended.set()
 
@@ -406,6 +421,7 @@ class Run:
         finally:
             held.intake.running -= 1
             self._start_next(held.intake)
+            held.intake.freed.set()
 
     async def _handle_timed(self, held: _Held) -> None:
         job = held.job
@@ -453,7 +469,7 @@ class Run:
             held.handler = task
             job = decoded(task, job)
             in_transaction = partial(self._call_in_transaction, held, task)
-            with self._deadline(held, task.deadline):
+            with nullcontext() if task.deadline is None else self._alarm(held, task.deadline):
                 result = await handle(
                     self._settings,
                     task,
@@ -469,10 +485,7 @@ class Run:
             raise await self._failed(held, job, exc)  # noqa: B904 it has its own cause
 
     @contextmanager
-    def _deadline(self, held: _Held, deadline: timedelta | None) -> Generator[None, None, None]:
-        if deadline is None:
-            yield
-            return
+    def _alarm(self, held: _Held, deadline: timedelta) -> Generator[None, None, None]:
         alarm = asyncio.get_running_loop().call_later(
             deadline.total_seconds(), self._cancel_held, held.token, "deadline"
         )
@@ -553,7 +566,7 @@ class Run:
             self._settler.end(job, failure)
 
     def _refused(self, job: Job[Any], exc: Exception) -> None:
-        held = self._held[job.receipt.token]
+        held = self._held[job.token]
         if held.failure is None:
             held.failure = exc
             task = self._new_task(tell(self._settings, job, exc), f"pgq hooks of job {job.id}")
@@ -561,7 +574,7 @@ class Run:
             task.add_done_callback(self._telling.discard)
 
     def _settled(self, job: Job[Any], accepted: bool) -> None:
-        held = self._held[job.receipt.token]
+        held = self._held[job.token]
         if not accepted:
             self._report_lost(held, "its outcome was refused")
             return
@@ -643,11 +656,11 @@ def _log_end(held: _Held, error: BaseException) -> None:
     )
 
 
-async def instrumented(attempt: Endpoint, job: Job[Any]) -> Any:
+def instrumented(attempt: Endpoint, job: Job[Any]) -> Awaitable[Any]:
     """Make an attempt at a job, with what instruments the process around it."""
     for call in instrumentation:
         attempt = partial(_call_around, call, attempt)
-    return await attempt(job)
+    return attempt(job)
 
 
 def decoded(task: Task[Any, Any], job: Job[Any]) -> Job[Any]:
