@@ -162,7 +162,7 @@ async def child(
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        await within(process.communicate(), 30)  # until nothing that it started has its output
 
 
 def errors_of_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:

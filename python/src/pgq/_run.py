@@ -146,7 +146,8 @@ class _Intake:
     def room(self) -> int:
         """Return how many jobs to claim now; with a prefetch, not before half of it is gone.
 
-        Of jobs whose handler has ended, and whose outcome is to be written, it may hold as many.
+        Jobs whose outcome is still to be written do not count, until it holds twice as many as may
+        be at hand.
         """
         most = self.consumer.concurrency + self.consumer.prefetch
         free = min(most - len(self.backlog) - self.running, 2 * most - self.held)

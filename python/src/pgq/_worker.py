@@ -177,8 +177,8 @@ class Worker:
             batch: the most jobs to claim at once; None (the default) for no bound.
             prefetch: how many more jobs than are at work it claims and holds; 0 by default. For
                 short jobs some hundreds save round trips; long ones would wait here while other
-                workers have nothing to do. Beside all these it holds at most as many whose
-                handler has ended, until their outcome is written.
+                workers have nothing to do. Jobs whose outcome is still to be written do not
+                count, as long as it holds at most 2 * (concurrency + prefetch) jobs in all.
 
         Raises:
             TypeError: timeout is no timedelta.
