@@ -20,7 +20,7 @@ import pgq
 import pytest
 from pgq import _call
 
-from .sessions import Connection
+from .sessions import Connection, started, within
 from .workers import FAST, SHORT
 
 pytestmark = pytest.mark.once
@@ -431,11 +431,11 @@ async def test_outcomes_that_are_being_written_make_room_for_as_many_jobs(
             enough.set()
 
     await queue.enqueue_many(range(30))
-    working = asyncio.create_task(worker.run_until_idle())
-    await patiently(enough)
-    await asyncio.sleep(0.2)  # for more, if it were not bounded
-    gate.set()
-    await asyncio.wait_for(working, 30)
+    async with started(worker.run_until_idle()) as working:
+        await patiently(enough)
+        await asyncio.sleep(0.2)  # for more, if it were not bounded
+        gate.set()
+        await within(working, 30)
     assert (completed, most_held) == (30, most)
 
 

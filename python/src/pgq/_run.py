@@ -139,8 +139,8 @@ class _Intake:
     held: int = 0
     running: int = 0
     freed: asyncio.Event = field(default_factory=asyncio.Event)
-    written: int = 0  # outcomes
-    is_resting: bool = False  # until the next one, or until it is woken
+    ended: int = 0  # how many jobs it does not hold any more
+    is_resting: bool = False  # until the next one ends, or until it is woken
     idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
 
     def room(self) -> int:
@@ -199,7 +199,6 @@ class Run:
             connect, self._queue, tick, partial(tell, "lost"), partial(tell, "cancel")
         )
         self._held: dict[Token | None, _Held] = {}  # the token of a claimed job is never None
-        self._ended = 0
         self._one_ended = asyncio.Event()
         self._claims = Link(pool, settings.call_seconds)
         self._settles = Link(pool, settings.call_seconds)
@@ -321,7 +320,7 @@ class Run:
                 await intake.freed.wait()
                 continue
             ended = self._ended
-            written = intake.written
+            ended_here = intake.ended
             claim = partial(
                 intake.queue.dequeue,
                 room,
@@ -344,7 +343,7 @@ class Run:
             if len(jobs) == room or self._stopping.is_set():
                 continue
             # At a limit the next job can be claimed when an outcome is written; nobody is told.
-            if intake.written == written:
+            if intake.ended == ended_here:
                 intake.is_resting = True
                 await self._rest(intake, ended)
                 intake.is_resting = False
@@ -364,6 +363,10 @@ class Run:
         elif ended == self._ended:
             self._one_ended.clear()
             await self._one_ended.wait()
+
+    @property
+    def _ended(self) -> int:
+        return sum(intake.ended for intake in self._intakes)
 
     def _take(self, intake: _Intake, jobs: list[Job[Any]]) -> None:
         receipts = [job.receipt for job in jobs]
@@ -402,10 +405,9 @@ class Run:
             self._beats.drop(held.token)
             held.intake.held -= 1
             held.intake.freed.set()
-            held.intake.written += 1
+            held.intake.ended += 1
             if held.intake.is_resting:
                 self._listener.wake([held.intake.queue.name])
-            self._ended += 1
             self._one_ended.set()
 
     # Execute
