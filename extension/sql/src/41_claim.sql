@@ -143,7 +143,7 @@ comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
 'for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those whose lease '
 'has expired. Never waits: an empty result means that there is nothing to do now. worker: a name '
 'for the operator. Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out '
-'of range.';
+'of range; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,

@@ -139,7 +139,8 @@ comment on view @extschema@.pgq_queues is
 'the number is estimated, from a sample of pages, and estimated is true (dead: at least 10000). '
 'oldest_ready_age: how long the oldest ready job has been ready. The numbers of the last minute '
 'and hour: of jobs completed (null if the queue keeps none, estimated above some 60 a second) and '
-'of attempts failed.';
+'of failures: attempts that workers failed, leases that were taken back, and jobs that died '
+'without having started.';
 
 create view @extschema@.pgq_queue_settings with (security_barrier) as
 select q.name, q.max_attempts, q.backoff_base, q.backoff_factor, q.backoff_max, q.keep_completed,
@@ -261,7 +262,8 @@ comment on view @extschema@.pgq_schedules is
 create view @extschema@.pgq_workers as
 select * from pgq._workers();
 comment on view @extschema@.pgq_workers is
-'Who holds leases: per queue, worker and backend (pid) that claimed, how many, how many of them '
-'have expired, when the oldest was claimed, the last heartbeat (or claim), and when the next one '
-'expires. backend_gone: that backend has ended; its jobs come back when their leases expire, '
-'unless the worker lives on with another connection.';
+'Who holds leases (of the first 10000 jobs of each priority in each slot): per queue, worker and '
+'backend (pid) that claimed, how many, how many of them have expired, when the oldest was claimed, '
+'the last heartbeat (or claim), and when the next one expires. backend_gone: that backend has '
+'ended; its jobs come back when their leases expire, unless the worker lives on with another '
+'connection.';

@@ -60,7 +60,7 @@ class JobCancelled(Error):
 
 
 class UnknownQueue(Error):
-    """The queue does not exist."""
+    """The queue, or a role that is granted something, does not exist."""
 
 
 class QueueExists(Error):
@@ -88,11 +88,11 @@ class PayloadTooLong(Error):
 
 
 class JobHeld(Error):
-    """Somebody else holds the job."""
+    """Somebody else holds the job; or a transaction is open that uses the queue to be dropped."""
 
 
 class NotClaimable(Error):
-    """The job is scheduled or waiting, or its queue is paused or at a limit."""
+    """The job cannot be claimed now; or a table cannot be watched: it has no primary key."""
 
 
 class LeaseLost(Error):

@@ -138,6 +138,9 @@ class Queue:
             QueueFull: the queue has as many ready jobs as it may have.
             PayloadTooLong: for this queue; or it has 1,000 other priorities.
             NotSupported: `after` together with `group_key`.
+            UnknownJob: an id in `after` that no job has had yet.
+            WrongTransaction: under REPEATABLE READ or SERIALIZABLE, with `after`, or with a
+                `dedupe_key` where the queue has a `dedupe_for`.
         """
         job_id: JobId = await self._value(
             connection,
@@ -468,7 +471,8 @@ class Queue:
 
         Raises:
             JobHeld: somebody else holds it; `detail` says who, and until when.
-            NotClaimable: it is scheduled, waiting, or in a paused queue.
+            NotClaimable: it is scheduled, waiting, expired, to be cancelled, without an attempt
+                left, or in a queue that is paused or at a limit.
             UnknownJob: it does not exist or has ended.
         """
         return (await self._jobs(connection, _sql.CLAIM, job_id, timeout, worker))[0]
@@ -505,8 +509,8 @@ class Queue:
             backoff_base: the wait after the first failed try.
             backoff_factor: by which the wait grows with every try.
             backoff_max: the longest wait.
-            keep_completed: how long finished jobs are kept; zero keeps none.
-            keep_dead: how long dead jobs are kept.
+            keep_completed: how long completed jobs are kept; zero keeps none.
+            keep_dead: how long dead and cancelled jobs are kept.
             max_active: the most jobs at work at the same time; 0 for no limit.
             dedupe_for: how long a dedupe key stays taken after its job has completed.
             group_concurrency: how many jobs of one group may be at work at the same time.
@@ -610,6 +614,8 @@ class Queue:
 
         Raises:
             QueueInUse: it holds jobs, and `force` is False.
+            JobHeld: a transaction that has used pgq stayed open meanwhile.
+            WrongTransaction: in a transaction under REPEATABLE READ or SERIALIZABLE.
         """
         await self._value(connection, _sql.DROP_QUEUE, self.name, force)
 
@@ -816,6 +822,7 @@ class Queue:
 
         Raises:
             NotPermitted: the owner of the table needs the privilege "enqueue".
+            NotClaimable: the table has no primary key.
         """
         await self._value(connection, _sql.WATCH, table, self.name, condition, list(events), dedupe)
 
