@@ -281,6 +281,27 @@ async def test_an_old_snapshot_does_not_hide_who_waits(
         await assert_no_traces(c)
 
 
+async def test_a_job_that_has_completed_under_an_old_snapshot_kills_nobody(
+    a: Connection, b: Connection
+) -> None:
+    ids = await enqueue(a, 2)
+    assert await claimed(a) == ids
+    waiter = await put(a, ids)
+    await a.execute("begin isolation level repeatable read")
+    await end(a, ids[0])
+    await a.execute("commit")
+    await b.execute("begin")
+    await end(b, ids[1], "fail")
+    assert await b.fetchval("select pgq_retry($1)", ids[1])
+    await b.execute("commit")
+    assert await state(b, waiter) == "waiting"
+    await settled(b)
+    assert await state(b, waiter) == "waiting"
+    assert await claimed(b) == ids[1:]
+    await end(b, ids[1])
+    assert await state(b, waiter) == "ready"
+
+
 async def test_what_is_undone_leaves_the_waiter_as_it_was(
     dsn: Dsn, a: Connection, b: Connection, c: Connection
 ) -> None:

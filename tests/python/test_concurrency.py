@@ -176,6 +176,21 @@ async def test_a_heartbeat_does_not_wait_for_jobs_that_others_have_locked(
     assert await a.fetch(heartbeat, ids, tokens) == []
 
 
+async def test_a_heartbeat_that_has_waited_renews_from_then_on(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(c, 1)
+    (held,) = await dequeue(c)
+    await b.execute("begin")
+    assert await complete(b, [held]) == [held[0]]
+    note = "select pgq_heartbeat($1::int8, $2::int8, '1 hour', '1') - interval '1 hour'"
+    async with started(a.fetchval(note, *held)) as noting:
+        await waiting(c, a, noting)
+        now = await c.fetchval("select clock_timestamp()")
+        await b.execute("rollback")
+        assert await within(noting) > now
+
+
 @pytest.mark.parametrize("keep", ["1 day", "0"])
 @pytest.mark.parametrize("notes", [None, ["1", "2"]])
 async def test_a_heartbeat_and_a_completion_of_the_same_jobs_do_not_deadlock(

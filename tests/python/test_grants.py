@@ -215,6 +215,22 @@ async def test_a_job_after_a_hidden_one_does_not_wait_for_whoever_has_it_locked(
     await a.execute("commit")
 
 
+async def test_a_job_after_a_hidden_one_that_is_being_retried_does_not_wait_for_it(
+    a: Connection, ann: Connection, c: Connection
+) -> None:
+    hidden = await a.fetchval("select pgq_enqueue('1', 'b')")
+    await a.execute("select pgq_cancel($1)", hidden)
+    (place,) = await a.fetch("select tableoid::regclass::text from pgq.archive")
+    await a.execute(f"begin; lock table {place[0]} in access exclusive mode")
+    await a.execute("update pgq.archive set state = 'dead'; select pgq_retry(id) from pgq.archive")
+    call = "select pgq_enqueue('2', 'a', after => array[$1::bigint])"
+    async with started(ann.fetchval(call, hidden)) as adding:
+        await waiting(c, ann, adding)
+        await a.execute("commit")
+        job = await within(adding)
+    assert await ann.fetchval("select state from pgq_jobs where id = $1", job) == "ready"
+
+
 async def test_an_old_snapshot_does_not_tell_hidden_jobs_from_unknown_ones(
     a: Connection, ann: Connection
 ) -> None:

@@ -517,6 +517,14 @@ async def test_more_of_a_group_may_run_when_its_concurrency_is_raised(a: Connect
     assert last > ids[3]
 
 
+async def test_a_pop_that_does_maintenance_lets_the_next_of_its_group_go(a: Connection) -> None:
+    await put(a)
+    await put(a)
+    await a.execute("select setval('pgq.next_tick', 1)")
+    for _ in range(2):
+        assert len(await a.fetch("select from pgq_pop()")) == 1
+
+
 async def test_maintenance_never_waits_for_a_group(a: Connection, b: Connection) -> None:
     await a.execute("begin; set constraints all immediate")
     await put(a)

@@ -391,6 +391,29 @@ async def test_the_permits_of_a_killed_worker_come_back_with_its_leases(
     assert await again() == 0
 
 
+async def test_a_permit_comes_back_from_behind_a_backlog(a: Connection) -> None:
+    await configure(a, 1)
+    ids = await enqueue(a, 10_001)
+    await a.execute("select pgq_claim($1, '1 ms')", ids[-1])
+
+    async def again() -> int:
+        await maintain(a)
+        return await claims(a)
+
+    assert await until(again) == 1
+
+
+async def test_a_priority_that_is_new_while_bounds_are_set_is_bounded(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("begin; select pgq_enqueue('1', priority => 7)")
+    await b.execute("select pgq_configure_queue('default', max_payload => 10)")
+    await a.execute("commit")
+    await maintain(a)
+    with pytest.raises(asyncpg.ProgramLimitExceededError):
+        await a.execute("select pgq_enqueue('[1, 2, 3, 4, 5]', priority => 7)")
+
+
 async def test_a_permit_is_good_after_claims_that_were_rolled_back(
     a: Connection, b: Connection
 ) -> None:

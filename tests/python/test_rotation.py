@@ -197,6 +197,32 @@ async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivere
     await c.execute("rollback")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_cancel($1)",
+        "pgq_enqueue('2', dedupe_key => 'k', on_duplicate => 'replace') = $1",
+        "(pgq_get(pgq_enqueue('2', after => array[$1::bigint]))).state = 'waiting'",
+    ],
+)
+async def test_a_job_is_found_in_a_slot_that_was_free_when_it_came(
+    a: Connection, b: Connection, call: str
+) -> None:
+    transaction = a.transaction(isolation="repeatable_read")
+    await transaction.start()
+    home = (await ring(a))["live"][-1]
+    await maintain(b)
+    await b.execute("set pgq.slot_size = '8388608'")
+    await enqueue(b, 200)
+    await maintain(b, 3)
+    late = await a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")
+    await transaction.commit()
+    assert await slot_of(b, late) == home
+    state = await ring(b)
+    assert home not in state["live"] + state["closing"]
+    assert await b.fetchval(f"select {call}", late) is True
+
+
 async def test_a_slot_whose_jobs_are_locked_does_not_keep_others_from_being_emptied(
     a: Connection, b: Connection, c: Connection
 ) -> None:
@@ -433,6 +459,33 @@ async def test_a_clock_set_back_and_an_open_transaction_hide_no_job(
     await arrives(a, {receipts[0][0]}, 5)
 
 
+async def test_a_clock_set_back_and_an_old_snapshot_hide_no_job(
+    a: Connection, b: Connection
+) -> None:
+    """Which does not show how far others have raised the claim positions."""
+    await a.execute("set pgq.slot_size = '8388608'")
+    await set_clock(a, 0)
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    transaction = b.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await b.execute("select 1")
+    for _ in range(4):
+        await enqueue(a, 50)
+        for other in await dequeue(a, 50):
+            await a.execute("select pgq_release($1, $2)", *other)
+        await settle_all(a, 50)
+        await raise_floors(a)
+        await age_transactions(a)
+    await set_clock(a, -5)
+    assert await b.fetchval("select pgq_release($1, $2)", *receipt)
+    due = await b.fetchval("select due from pgq.job where id = $1", receipt[0])
+    position = "select base from pgq.floor_4 order by n desc limit 1"
+    assert await a.fetchval(position) >= due, "the claim positions have not passed it"
+    await transaction.commit()
+    await arrives(a, {receipt[0]}, 5)
+
+
 async def test_nothing_is_truncated_by_sessions_that_are_not_read_committed(dsn: Dsn) -> None:
     for level in ("repeatable read", "serializable"):
         async with sessions(dsn, 1, pgq__slot_size="8192", default_transaction_isolation=level) as (
@@ -617,6 +670,28 @@ async def test_an_old_snapshot_gives_40001_for_a_receipt_whose_job_has_moved(
         await a.fetchval(CALLS[call], *receipt)
     await old.rollback()
     assert await b.fetchval(CALLS[call], *receipt) is True
+
+
+@pytest.mark.parametrize(
+    "call", ["pgq_cancel_all('default')", "pgq_purge('default')", "pgq_reclaim('default')"]
+)
+async def test_an_old_snapshot_gives_40001_if_a_slot_is_truncated_meanwhile(
+    a: Connection, b: Connection, c: Connection, call: str
+) -> None:
+    await enqueue(b, 1)
+    if "reclaim" in call:
+        await dequeue(b, 1, "1 ms")
+    old = a.transaction(isolation="repeatable_read")
+    await old.start()
+    await a.execute("select 1")
+    await b.execute(EVACUATE, 0)
+    await c.execute("begin; truncate pgq.job_0")
+    async with started(a.fetch(f"select {call}")) as calling:
+        await waiting(b, a, calling)
+        await c.execute("commit")
+        with pytest.raises(asyncpg.SerializationError):
+            await within(calling)
+    await old.rollback()
 
 
 async def move_and_truncate(connection: Connection, job_id: int) -> None:

@@ -23,9 +23,11 @@ from .sessions import (
     dequeue,
     enqueue,
     maintain,
+    raise_floors,
     sessions,
     started,
     until,
+    waiting,
     within,
 )
 
@@ -347,6 +349,70 @@ async def found_by_looking(writer: Connection, sleeper: Connection, ear: Ear) ->
     assert await sleeper.fetchval(WAIT, ["default"]) == timedelta(0)
 
 
+async def claimed_by_a_sleeper(connection: Connection) -> None:
+    """Wait, and claim when told to, until there is a job; it must not be told to sleep for long."""
+
+    async def claimed() -> bool:
+        pause = await connection.fetchval(WAIT, ["default"])
+        assert pause <= SECOND
+        if pause:
+            await asyncio.sleep(pause.total_seconds())
+            return False
+        await connection.execute("select pgq_wake()")
+        return await dequeue(connection) != []
+
+    await until(claimed)
+
+
+@pytest.mark.parametrize("how", ["expires", "repeatable read", "serializable", "after", "pop"])
+async def test_what_is_left_to_the_next_tick_is_not_missed(
+    a: Connection, b: Connection, how: str
+) -> None:
+    if how == "after":
+        (job_id,) = await enqueue(a, 1)
+        await a.execute("select pgq_enqueue('2', after => array[$1::bigint])", job_id)
+    else:
+        await a.execute("select pgq_enqueue('1', group_key => 'g', max_attempts => 1)")
+        await a.execute("select pgq_enqueue('2', group_key => 'g')")
+    if how == "expires":
+        assert await dequeue(a, lease="50 ms")
+    elif how == "pop":
+        await a.execute("select setval('pgq.next_tick', 1)")
+        assert await a.fetch("select from pgq_pop()")
+    else:
+        receipts = await dequeue(a)
+        level = "serializable" if how == "after" else how
+        await a.execute(f"begin isolation level {level}")
+        assert await complete(a, receipts)
+        await a.execute("commit")
+        assert await a.fetchval(
+            "select (select count(*) from pgq.group_hint) + (select count(*) from pgq.waiter_hint)"
+        )
+    await claimed_by_a_sleeper(b)
+
+
+async def test_a_late_commit_below_a_floor_is_not_missed(a: Connection, b: Connection) -> None:
+    ids = await enqueue(b, 50)
+    await a.execute(f"begin; {PUT}")
+    for _ in range(4):
+        ids = [receipt[0] for receipt in await dequeue(b, 100)]
+        assert await b.fetch("select pgq_complete(id, token) from pgq.job where token is not null")
+        await raise_floors(b)
+        await enqueue(b, 50)
+        # What is open now counts as a long transaction.
+        for _ in range(2):
+            await b.execute("select setval('pgq.xid_shifted', 1)")
+            await maintain(b)
+    assert len(await dequeue(b, 100)) == 50
+    await b.execute("select pgq_complete(id, token) from pgq.job where token is not null")
+    await raise_floors(b)
+    assert await b.fetchval("select max(floor) from pgq.floor_0") > min(ids)
+    for _ in range(15):
+        assert timedelta(0) < await b.fetchval(WAIT, ["default"]) <= SECOND
+    await a.execute("commit")
+    await claimed_by_a_sleeper(b)
+
+
 async def test_what_was_begun_while_somebody_lingered_is_not_missed(
     a: Connection, b: Connection
 ) -> None:
@@ -373,6 +439,19 @@ async def test_what_was_begun_before_others_could_notice_is_not_missed(
     await a.execute(f"begin; {PUT}")
     await b.execute("commit")
     await found_by_looking(a, b, ear)
+
+
+async def test_an_enqueue_that_has_not_come_to_its_slot_notifies_who_sleeps_by_then(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    ear = await listen(b)
+    await c.execute("begin; lock table pgq.job_3 in access exclusive mode")
+    async with started(a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")) as adding:
+        await waiting(c, a, adding)
+        assert await sleep(b) == timedelta(seconds=30)
+        await c.execute("rollback")
+        await within(adding)
+    assert await ear.count() == 1
 
 
 async def test_what_was_begun_when_others_noticed_no_more_is_not_missed(

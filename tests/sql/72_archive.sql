@@ -2,7 +2,7 @@
  * Retention: partitions of the archive are truncated when all that is in them has expired.
  */
 begin;
-select plan(25);
+select plan(27);
 \ir support/clock.psql
 
 create temp table kept (id bigint, expires_at timestamptz);
@@ -116,6 +116,16 @@ select is((select count(*) from pgq.archive), 1::bigint, 'also while pg_dump is 
 set local application_name = 'other';
 select pgq._maintain() \g /dev/null
 select is((select count(*) from pgq.archive), 0::bigint, 'and truncated at a later tick');
+
+-- A tick that began before a window of three hours ended, or when the clock was ahead.
+select pg_temp.now_is('2041-01-01 00:00:01'), pg_temp.add('new') \g /dev/null
+select pgq_configure_queue('default', keep_completed => '1 day'), pgq_pop() \g /dev/null
+select pgq._expire_archive(timestamptz '2040-12-31 23:59:59') \g /dev/null
+select is(
+    array(select a.payload #>> '{}' from pgq.archive a), '{new}',
+    'a tick of the last window leaves what has come since');
+select pg_temp.now_is('2041-01-02 03:00:01'), pgq._maintain() \g /dev/null
+select is((select count(*) from pgq.archive), 0::bigint, 'until that has expired');
 select is(
     (select count(distinct pgq._archive_bucket(t, k::interval))
        from unnest('{1 minute,2 hours,2 days,40 days,2 years}'::text[]) k,

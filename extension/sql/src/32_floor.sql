@@ -139,7 +139,8 @@ begin
          where f.mark >= p_due;
     --@ end
     end case;
-    if found then
+    -- An old snapshot does not show how far others have raised it.
+    if found or not pgq._read_committed() then
         -- In this order: see pgq._find_admitted.
         perform pg_try_advisory_xact_lock_shared({admitting});
         perform nextval('pgq.admission');

@@ -85,6 +85,44 @@ $$;
 comment on function pgq._forget_starts(timestamptz) is
 'for ticks: deletes starts that no claim looks at any more';
 
+create function pgq._expired_holders(p_slot smallint, p_now timestamptz)
+returns table (lane integer, id bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        return query
+        select j.lane, j.id
+          from pgq.queue q
+          join pgq.permit p on p.queue_id = q.id and p.kind = 'a',
+               lateral (
+                   select h.lane, h.id, h.token from pgq.hold_{slot} h
+                    where h.queue_id = q.id and h.permit = p.n order by h.token desc limit 1
+               ) h,
+               lateral (
+                   select j.lane, j.id from pgq.job_{slot} j
+                    where j.lane = h.lane and j.id = h.id and j.token = h.token
+                      and j.lease_expires_at <= p_now
+                      for update skip locked
+               ) j
+         where q.max_active > 0;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._expired_holders(smallint, timestamptz) is
+'for ticks: locks the jobs in a slot that keep a permit to be active although their lease has '
+'expired, wherever they are: no claim comes there while there is no permit';
+
 create function pgq._drop_permits()
 returns void
 language plpgsql

@@ -47,15 +47,21 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+    v_slots constant smallint[] := pgq._slots();
     v_slot smallint;
 begin
-    foreach v_slot in array pgq._slots() loop
+    -- In the others, too: an older snapshot may have put it there, or maintenance this very moment.
+    foreach v_slot in array v_slots || array(
+        select s::smallint from generate_series(0, 5) s where s <> all (v_slots)
+    ) loop
         case v_slot
         --@ each slot
         when {slot} then
-            select j.* into job from pgq.lane l, lateral (
-                select j.* from pgq.job_{slot} j where j.lane = l.id and j.id = p_id offset 0
-            ) j;
+            if pg_relation_size('pgq.job_{slot}') > 0 then
+                select j.* into job from pgq.lane l, lateral (
+                    select j.* from pgq.job_{slot} j where j.lane = l.id and j.id = p_id offset 0
+                ) j;
+            end if;
         --@ end
         end case;
         if job.id is not null then
@@ -148,7 +154,7 @@ begin
                    ) w
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
-               and (not p_exhausted or q.max_active > 0 or w.cancel_requested
+               and (not p_exhausted or w.cancel_requested
                     or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
              order by l.id, w.id
         )
@@ -167,7 +173,7 @@ comment on function
     pgq._take_expired(smallint, integer, integer, integer, timestamptz, boolean) is
 'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all; '
 'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
-'that were to be cancelled, have no attempt left, or keep a permit of max_active';
+'that were to be cancelled or have no attempt left';
 
 create function pgq._open_slot(p_slot smallint)
 returns timestamptz

@@ -79,6 +79,7 @@ declare
     v_seconds constant bigint := floor(extract(epoch from p_now))::bigint;
     v_bucket bigint;
     v_name text;
+    v_is_in_use boolean;
 begin
     -- In each class the window that passed last; see pgq._archive_bucket.
     foreach v_bucket in array array[
@@ -94,7 +95,19 @@ begin
                 and not pgq._is_dumped()
             then
                 execute format('lock table pgq.%I in access exclusive mode nowait', v_name);
-                execute format('truncate pgq.%I', v_name);
+                -- The window may have ended since p_now, or the clock has been set back. What has
+                -- come since is on the last page.
+                execute format(
+                    'select exists (select from pgq.%I a where a.ctid >= $1 and a.expires_at > $2)',
+                    v_name
+                ) into v_is_in_use
+                  using format(
+                            '(%s,0)', pg_relation_size(format('pgq.%I', v_name)::regclass)
+                                      / current_setting('block_size')::bigint - 1
+                        )::tid, p_now;
+                if not v_is_in_use then
+                    execute format('truncate pgq.%I', v_name);
+                end if;
             end if;
         exception when lock_not_available or object_in_use then
             continue;

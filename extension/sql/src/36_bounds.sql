@@ -89,6 +89,24 @@ comment on function pgq._check_bounds(integer, jsonb[], integer) is
 'raises 54000 for a payload that is too long and 53400 if p_number more ready jobs are too many; '
 'a max_ready above a thousand is looked at for a part of the calls, a thousandth of it apart';
 
+create function pgq._fit_lanes()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgq.lane l set is_bounded = not l.is_bounded
+     where l.ctid = any (array(
+               select o.ctid
+                 from pgq.lane o join pgq.queue q on q.id = o.queue_id
+                where o.is_bounded <> q.is_bounded
+                  for no key update of o skip locked
+           ));
+end
+$$;
+comment on function pgq._fit_lanes() is
+'for ticks: lanes that were added while the bounds of their queue were being set or lifted';
+
 -- Others have started in time, and their leases have expired since.
 --@ define overdue
 j.start_by <= v_now and j.attempt = 1

@@ -157,6 +157,8 @@ begin
         continue when not ({is_owner} or pgq._may_await(v_id));
         v_found := pgq._find_for_waiter(v_id, v_last);
         continue when v_found.place is null;
+        -- Between the looks for it somebody may have retried it.
+        continue when not ({is_owner} or pgq._may_await(v_id));
         v_last := greatest(v_last, v_found.place);
         perform pgq._mark_awaited(v_found.place[1]::smallint, v_found.place[2]::integer, v_id)
           where not v_found.is_marked;

@@ -122,9 +122,13 @@ begin
         return;
     end if;
     -- Anybody may write the setting that notes them, and the dead one may have been retried since.
+    -- Those that have completed may be left to the next tick.
     if v_job.lane <> p_lane or not exists (
         select from pgq.dependency d
          where d.job_id = p_job_id and d.on_dead = 'die' and (pgq._find(d.on_id)).id is null
+           and not exists (
+                   select from pgq.waiter_hint h where h.job_id = d.on_id and h.lane = 0
+               )
     ) then
         return;
     end if;
@@ -222,12 +226,13 @@ begin
         delete from pgq.waiter_hint h where abs(h.job_id) = any (v_locked) returning h.*
     )
     select array_agg(t.job_id), array_agg(t.lane) into v_ids, v_lanes from taken t;
-    perform pgq._turn_waiters(
-        array_agg(w.id) filter (where w.lane <> 0), array_agg(w.lane) filter (where w.lane <> 0)
-    ) from unnest(v_ids, v_lanes) w (id, lane);
+    -- First: who is not waited for any more kills nobody.
     perform pgq._release_waiters(array(
         select w.id from unnest(v_ids, v_lanes) w (id, lane) where w.lane = 0 and w.id > 0
     ));
+    perform pgq._turn_waiters(
+        array_agg(w.id) filter (where w.lane <> 0), array_agg(w.lane) filter (where w.lane <> 0)
+    ) from unnest(v_ids, v_lanes) w (id, lane);
     perform pgq._forsake_waiters(array(
         select -w.id from unnest(v_ids, v_lanes) w (id, lane) where w.lane = 0 and w.id < 0
     ));

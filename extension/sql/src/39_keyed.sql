@@ -239,6 +239,8 @@ begin
     v_at := pgq._target(
         p_queue, p_priority, p_run_at, p_max_attempts, p_headers, p_expires_at is not null
     );
+    v_at.is_awaited := true;  -- who sleeps is looked for later: until the slot is locked, nobody
+                              -- who goes to sleep knows of this transaction
     if p_dedupe_keys is null then
         return pgq._add_jobs(
             v_at, p_payloads, null, p_group_keys, p_max_attempts, p_headers, p_expires_at, v_after,

@@ -46,7 +46,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_now constant timestamptz := pgq._now(); v_renewed pgq.renewal[];
+    v_renewed pgq.renewal[];
     v_slot smallint; v_lease_ms integer; v_lanes integer[]; v_left integer;
 begin
     perform pgq._check_receipts(ids, tokens);
@@ -68,7 +68,7 @@ begin
         v_renewed := array(
             select r
               from unnest(v_lanes) l,
-                   pgq._renew(v_slot, l, ids, tokens, v_lease_ms, v_now, checkpoints) r
+                   pgq._renew(v_slot, l, ids, tokens, v_lease_ms, pgq._now(), checkpoints) r
         );
         return query select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
         v_left := v_left - cardinality(v_renewed);

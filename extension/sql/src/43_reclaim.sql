@@ -20,6 +20,9 @@ begin
         for v_expired in
             select e.*
               from pgq._take_expired(v_slot, p_queue_id, v_left, p_window, v_now, p_exhausted) e
+             union
+            select h.* from pgq._expired_holders(v_slot, v_now) h where p_exhausted
+             limit v_left
         loop
             select r.* into v_job
               from pgq._remove(v_slot, v_expired.lane, array[v_expired.id]) r;
@@ -37,8 +40,8 @@ begin
 end
 $$;
 comment on function pgq._reclaim(integer, integer, integer, boolean) is
-'takes back expired leases (see pgq._take_expired): the jobs are ready again, or dead; returns '
-'their ids';
+'takes back expired leases (see pgq._take_expired), with p_exhausted also those that keep a permit '
+'to be active: the jobs are ready again, or dead; returns their ids';
 
 create function @extschema@.pgq_reclaim(
     queue text default null,
@@ -56,7 +59,6 @@ declare
     v_count integer;
 begin
     perform pgq._check_batch('max', max);
-    perform pgq._check_moved();
     if queue is not null or pgq._may(null, 'consume') then
         return query
         select r.*
@@ -72,6 +74,7 @@ begin
             v_left := v_left - v_count;
         end loop;
     end if;
+    perform pgq._check_moved();
 end
 $$;
 revoke all on function @extschema@.pgq_reclaim(text, integer) from public;

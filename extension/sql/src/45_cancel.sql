@@ -104,7 +104,7 @@ declare
     v_id bigint;
     v_count bigint := bigint '0';
 begin
-    perform pgq._check_not_null('force', force is null), pgq._check_moved();
+    perform pgq._check_not_null('force', force is null);
     for v_id in
         select j.id from pgq.job j
          where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
@@ -114,6 +114,7 @@ begin
             v_count := v_count + 1;
         end if;
     end loop;
+    perform pgq._check_moved();
     return v_count;
 end
 $$;

@@ -148,7 +148,6 @@ declare
     v_ended bigint;
 begin
     perform pgq._check_array('states', states);
-    perform pgq._check_moved();
     foreach v_state in array states loop
         if v_state not in ('ready', 'scheduled', 'waiting', 'dead', 'completed', 'cancelled') then
             raise exception 'jobs in state "%" cannot be purged', v_state
@@ -175,6 +174,7 @@ begin
          where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
     )
     select count(*) into v_live from gone left join noted on true;
+    perform pgq._check_moved();
     with gone as (
         delete from pgq.archive a
          using pgq.queue q

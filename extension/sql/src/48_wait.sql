@@ -38,7 +38,9 @@ comment on function @extschema@.pgq_wake() is
 'Ends what pgq_wait began: others need not notify this session any more. Call it before '
 'pgq_dequeue after each sleep; the end of the session does the same.';
 
-create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
+create function pgq._next_event(
+    p_queue_id integer, p_now timestamptz, p_lingers boolean, p_behind boolean
+)
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -56,8 +58,7 @@ declare
     v_slots constant smallint[] := pgq._slots();
     v_queue pgq.queue;
     v_lane integer;
-    v_at timestamptz;
-    v_next timestamptz;
+    v_at timestamptz; v_next timestamptz;
 begin
     select q.* into v_queue from pgq.queue q where q.id = p_queue_id;
     for v_lane in
@@ -65,7 +66,7 @@ begin
     loop
         --@ each slot
         if {slot} = any (v_slots) then
-            v_at := pgq._oldest({slot}::smallint, v_lane, p_now, v_queue.max_attempts, false);
+            v_at := pgq._oldest({slot}::smallint, v_lane, p_now, v_queue.max_attempts, p_behind);
             v_next := least(v_next, v_at);
             -- Leases that will expire: from the base on.
             select min(j.lease_expires_at) into v_at
@@ -97,9 +98,27 @@ exception
         return v_next;
 end
 $$;
-comment on function pgq._next_event(integer, timestamptz, boolean) is
+comment on function pgq._next_event(integer, timestamptz, boolean, boolean) is
 'when there may be something to claim in a queue: long ago if there is now, when the next job '
-'falls due or the next of a thousand leases expires, or null. p_lingers: leases are not looked at';
+'falls due or the next of a thousand leases expires, or null. p_lingers: leases are not looked '
+'at; p_behind: below the floors, too, where only ticks claim';
+
+create function pgq._next_tick(p_now timestamptz)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return case when exists (select from pgq.group_hint) or exists (select from pgq.waiter_hint)
+                then least(
+                         timestamptz 'epoch' + interval '1 millisecond'
+                             * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
+                         p_now + interval '500 ms'
+                     ) end;
+end
+$$;
+comment on function pgq._next_tick(timestamptz) is
+'when a claim has to come for what has been left to the next tick, or null: nothing has';
 
 create function pgq._pause_ms(p_ready text, p_is_soon boolean, p_lingers boolean)
 returns double precision
@@ -140,35 +159,39 @@ declare
     v_until timestamptz;
     v_events timestamptz[];
     v_ready text;
+    v_is_asleep constant boolean := v_asleep = p_queue_ids;
     v_is_soon boolean;
+    v_is_new boolean;
     v_ms double precision;
 begin
     v_until := pgq._begin_wait(v_asleep, p_now);
+    v_is_new := v_is_asleep and coalesce(current_setting('pgq.writers', true), '') <> '0';
     -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
     if 0 = all (p_idle_ms) and p_queue_ids <> '{}' then
         return least(p_max_wait, interval '{nap} ms');
     end if;
     -- An old snapshot tells nothing of what has come meanwhile.
     v_is_soon := case when not pgq._read_committed() then true
-                      when v_asleep = p_queue_ids then v_until is null or pgq._has_writers()
+                      when v_is_asleep then v_until is null or pgq._has_writers()
                       else false end;
+    -- Once the last writer is done, what it has written is looked for below the floors, too.
     v_events := array(
         select least(
-                   pgq._next_event(u.i, p_now, u.ms is not null),
+                   pgq._next_event(u.i, p_now, u.ms is not null, v_is_new and not v_is_soon),
                    (select min(s.next_at) from pgq.schedule s
                      where s.queue_id = u.i and not s.paused)
                )
           from unnest(p_queue_ids, p_idle_ms) u (i, ms)
          where u.ms is distinct from 0
-    );
+    ) || case when v_is_asleep then pgq._next_tick(p_now) end;
     v_ready := (select coalesce(string_agg(e::text, ','), '') from unnest(v_events) e
                  where e <= p_now);
     v_is_soon := v_is_soon or v_ready <> '';
-    v_ms := pgq._pause_ms(v_ready, v_is_soon, v_asleep <> p_queue_ids);
+    v_ms := pgq._pause_ms(v_ready, v_is_soon, not v_is_asleep);
     return (
         select least(p_max_wait, interval '1 minute', v_until - p_now,
                      case when v_is_soon then v_ms * interval '1 millisecond' end,
-                     case when v_asleep <> p_queue_ids then interval '{nap} ms' end,
+                     case when not v_is_asleep then interval '{nap} ms' end,
                      min(e) - p_now)
           from (select e from unnest(v_events) e where e > p_now
                  union all select null) e

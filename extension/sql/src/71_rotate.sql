@@ -228,7 +228,7 @@ begin
     perform pgq._turn_ring(v_now);
 
     perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
-            pgq._clear_group_events(), pgq._fit_samples(), pgq._sum_up(v_now);
+            pgq._clear_group_events(), pgq._fit_lanes(), pgq._fit_samples(), pgq._sum_up(v_now);
 end
 $$;
 comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';
@@ -260,7 +260,7 @@ begin
     -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
     if new.last then
         if pg_trigger_depth() = 1 then
-            perform pgq._maintain();
+            perform pgq._turn_noted(), pgq._maintain();
         end if;
     elsif current_setting('pgq.ticking', true) is distinct from v_xid then
         perform set_config('pgq.ticking', v_xid, true);
