@@ -671,3 +671,11 @@ def test_workers_health_and_locks_show_their_views(pgq: Cli, sql: Sql) -> None:
     assert "rotation" in pgq.ok("health")
     assert pgq.json("locks") == []
     assert "Nobody waits" in pgq.run("locks").stderr
+
+
+def test_what_cannot_be_read_is_shown_as_it_is(pgq: Cli, sql: Sql) -> None:
+    payload = "1" * 5000  # int() takes 4300 digits
+    job_id = sql(f"select pgq_enqueue('{payload}')")
+    assert [row["payload"] for row in pgq.json("jobs")] == [payload]
+    assert pgq.json("job", job_id)["payload"] == payload
+    assert payload in pgq.ok("job", job_id)

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import warnings
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from typing import Any, Final
 import asyncpg
 import pgq
 import pytest
+from pgq import _run
 from pgserver import Server
 
 from .sessions import Connection, Dsn, started, until, within
@@ -280,6 +282,65 @@ async def test_abort_ends_a_worker_as_a_second_signal_does(
         worker.abort()
         await within(run, 15)
     assert await given_back(queue) == [(1, 1)]
+
+
+async def test_abort_skips_the_grace_also_if_a_handler_does_not_heed_it(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    begun, waits, gate = asyncio.Event(), asyncio.Event(), threading.Event()
+    worker = pgq.Worker(pool, grace=timedelta(hours=1))
+
+    @worker.handler("default")
+    def handle(_: pgq.Job) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+
+    original: Any = vars(_run.Run)["_running"]
+
+    def running(run: _run.Run) -> list[asyncio.Task[None]]:
+        waits.set()  # which goes on when it waits for these
+        tasks: list[asyncio.Task[None]] = original(run)
+        return tasks
+
+    monkeypatch.setattr(_run.Run, "_running", running)
+    monkeypatch.setattr(_run, "_CANCEL_SECONDS", 0.1)
+    await queue.enqueue(1)
+    try:
+        async with started(worker.run(handle_signals=False)) as run:
+            await within(begun.wait())
+            worker.stop()
+            await within(waits.wait())
+            worker.abort()
+            await within(run, 15)
+    finally:
+        gate.set()
+
+
+async def test_a_pool_that_is_closed_ends_its_worker_and_costs_no_attempt(
+    dsn: Dsn, queue: pgq.Queue
+) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+    pool = await asyncpg.create_pool(**dsn, min_size=0)
+    worker = pgq.Worker(pool)
+    worker.configure("default", concurrency=1, prefetch=1)
+
+    @worker.handler("default", transaction=True)
+    async def handle(_: pgq.Job, __: Connection) -> None:
+        begun.set()
+        await gate.wait()
+
+    ids = await queue.enqueue_many([1, 2], max_attempts=1)
+    async with started(worker.run(handle_signals=False)) as run:
+        await within(begun.wait())
+        async with started(pool.close()) as closing:
+            await asyncio.sleep(0)
+            assert pool.is_closing()
+            gate.set()
+            await within(run, 15)
+            await within(closing, 15)
+    jobs = [await queue.get(job_id) for job_id in ids]
+    assert [(job.state, job.attempt) for job in jobs if job] == [("completed", 1), ("ready", 0)]
 
 
 async def test_a_worker_that_is_cancelled_while_it_stops_gives_its_jobs_back(

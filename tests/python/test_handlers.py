@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -251,6 +252,26 @@ async def test_a_process_is_killed_when_its_job_is_cancelled(
         os.kill(int(told.read_text(encoding="utf-8")), 0)
 
 
+async def test_a_process_ends_although_nobody_can_run_anything_in_the_executor_of_the_loop(
+    queue: pgq.Queue, worker: pgq.Worker, tmp_path: Path
+) -> None:
+    gate = threading.Event()
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as executor:
+        loop.set_default_executor(executor)
+        filled = loop.run_in_executor(None, gate.wait)
+        try:
+            job_id = await queue.enqueue(str(tmp_path / "pid"), max_attempts=1)
+            worker.handler("default", process=True, deadline=FAST)(hang)
+            async with running(worker):
+                state, error = await ended(queue, job_id)
+        finally:
+            gate.set()
+        await filled
+    assert state == "dead"
+    assert "TimeoutError: the deadline of the task has passed" in str(error)
+
+
 def die(_: pgq.Job) -> None:
     os._exit(1)
 
@@ -486,6 +507,23 @@ async def test_one_result_that_cannot_be_stored_does_not_cost_the_others(
         ("dead", None),
         ("completed", 4),
     ]
+
+
+async def test_until_idle_runs_what_a_handler_waits_for(
+    queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    child_begun = asyncio.Event()
+
+    @worker.handler("default", concurrency=2)
+    async def handle(job: pgq.Job) -> None:
+        if job.payload == "child":
+            child_begun.set()
+        else:
+            await queue.enqueue("child")
+            await child_begun.wait()
+
+    await queue.enqueue("parent")
+    await within(worker.run_until_idle(), 30)
 
 
 async def test_until_idle_follows_jobs_from_queue_to_queue(

@@ -14,7 +14,7 @@ import pgq
 import pytest
 from pgq import _run
 
-from .sessions import Connection, within
+from .sessions import Connection, started, within
 from .workers import FAST, SHORT, ended, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
@@ -262,6 +262,36 @@ async def test_a_hook_that_hangs_holds_up_no_other_outcome(
         await ended(pool, 1)
         assert heard == []
     assert heard == [1], "the end of the run waits for it"
+
+
+async def test_a_handler_that_middleware_calls_again_after_a_failed_commit_can_be_stopped(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    again = asyncio.Event()
+    worker = pgq.Worker(pool, grace=timedelta(hours=1))
+
+    @worker.middleware
+    async def retry(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
+        try:
+            return await call_next(job)
+        except asyncpg.UniqueViolationError:
+            again.set()
+            return await call_next(job)
+
+    @worker.handler("default", transaction=True)
+    async def handle(_: pgq.Job, connection: Connection) -> None:
+        if again.is_set():
+            await asyncio.Event().wait()
+        await connection.execute("insert into effect values (1)")
+
+    await pool.execute("create table effect (n integer unique deferrable initially deferred)")
+    await pool.execute("insert into effect values (1)")
+    await queue.enqueue(1)
+    async with started(worker.run(handle_signals=False)) as run:
+        await within(again.wait())
+        worker.abort()
+        await within(run, 15)
+    assert [job.attempt for job in await queue.dequeue()] == [1], "it was given back"
 
 
 @pytest.mark.parametrize(

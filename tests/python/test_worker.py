@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -176,6 +176,33 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(
     async with running(worker):
         await patiently(failed)
     assert "Error" in await last_error(queue, job_id)
+
+
+async def test_a_result_that_cannot_be_kept_costs_no_connection(
+    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    def watch(method: str) -> None:
+        original = getattr(pgq.Queue, method)
+
+        async def watched(queue: pgq.Queue, *args: Any, connection: Any) -> Any:
+            pids.append(connection.get_server_pid())
+            return await original(queue, *args, connection=connection)
+
+        monkeypatch.setattr(pgq.Queue, method, watched)
+
+    for method in ("complete_many", "complete", "fail"):
+        watch(method)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> object:
+        return object()
+
+    await queue.enqueue(1, max_attempts=1)
+    await asyncio.wait_for(worker.run_until_idle(), 30)
+    assert len(pids) == 3
+    assert len(set(pids)) == 1, "others may wait for it: it may be long until there is one again"
 
 
 @pytest.mark.parametrize("transaction", [False, True])
@@ -779,6 +806,21 @@ async def test_a_heartbeat_that_cannot_connect_ends_the_worker(pool: asyncpg.Poo
     async def handle(_: pgq.Job) -> None: ...
 
     with pytest.raises(ConnectionRefusedError):
+        await asyncio.wait_for(worker.run(), 30)
+
+
+async def test_a_heartbeat_without_a_loop_ends_the_worker(
+    worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        raise OSError("too many open files")
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    monkeypatch.setattr("pgq._heartbeat.asyncio.run", run)
+    with pytest.raises(OSError, match="too many open files"):
         await asyncio.wait_for(worker.run(), 30)
 
 

@@ -1,4 +1,4 @@
-"""Calls a handler in a thread."""
+"""Calls handlers, and what else may block, in threads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import ctypes
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeVar
 
 from pgq._models import Job
+
+T = TypeVar("T")
 
 
 async def call_in_thread(
@@ -72,6 +75,16 @@ async def call_in_thread(
     if error is not None:
         raise RuntimeError(repr(error)) from error  # an exit would be the whole process's
     return await result if isawaitable(result) else result
+
+
+async def call_aside(function: Callable[[], T]) -> T:
+    """Call a function that raises nothing in a thread of its own.
+
+    The executor of the loop may be full of what handlers wait for.
+    """
+    ended: Future[T] = Future()
+    threading.Thread(target=lambda: ended.set_result(function()), daemon=True).start()
+    return await asyncio.shield(asyncio.wrap_future(ended))
 
 
 def _interrupt(thread: threading.Thread) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import asyncpg
 
+from pgq._call import call_aside
 from pgq._errors import JobHeld
 from pgq._log import log, trouble
 from pgq._models import Receipt, Token
@@ -91,9 +92,7 @@ class Heartbeat:
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopped = asyncio.Event()  # of the thread's loop
         self._started: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._main()), name="pgq-heartbeat", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="pgq-heartbeat", daemon=True)
 
     def hold(self, receipts: Iterable[Receipt], timeout: float) -> None:
         """Keep leases, which last `timeout` seconds, from now on."""
@@ -114,13 +113,21 @@ class Heartbeat:
     async def stop(self) -> None:
         """End the thread, if it was started."""
         if self._thread.ident is not None:
-            await asyncio.to_thread(self._end)
+            await call_aside(self._end)
 
     def _end(self) -> None:
         if self._started.exception() is None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as exc:
+            if self._started.done():
+                raise
+            self._started.set_exception(exc)  # there is no loop for it
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -45,6 +45,8 @@ class Link:
         async with self._lock:
             try:
                 return await asyncio.wait_for(self._run(call), self._call_seconds)
+            except (TypeError, ValueError):
+                raise  # of the arguments: nothing was sent
             except BaseException as exc:
                 if not isinstance(exc, Error) or is_transient(exc):
                     connection, self._connection = self._connection, None

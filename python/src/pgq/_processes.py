@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from pgq._call import call_aside
 from pgq._child import LENGTH, SIGNALS, Failure, Main, Request
 from pgq._models import Job
 
@@ -139,4 +140,4 @@ class _Process:
             self._socket.close()
         else:
             self._streams[1].close()
-        return await asyncio.to_thread(self._popen.wait)
+        return await call_aside(self._popen.wait)

@@ -208,7 +208,7 @@ class Run:
         self._context = copy_context()
         self._stopping = asyncio.Event()
         self._given_back = 0
-        self._aborting = False
+        self._aborting = asyncio.Event()
         self._over = False  # nobody waits for handlers any more
 
     async def main(self) -> None:
@@ -270,7 +270,7 @@ class Run:
             hint: for the log, what whoever waits for that can do.
         """
         at_work = sum(held.started and not held.settling for held in self._held.values())
-        if at_work and not (self._stopping.is_set() or self._aborting):
+        if at_work and not (self._stopping.is_set() or self._aborting.is_set()):
             log.info(
                 "the worker stops; it waits for jobs at work (%d), %g s at most%s",
                 at_work,
@@ -294,8 +294,8 @@ class Run:
 
     def abort(self) -> None:
         """Cancel the handlers, once; what they do not finish is given back."""
-        if not self._aborting:
-            self._aborting = True
+        if not self._aborting.is_set():
+            self._aborting.set()
             for token in list(self._held):
                 self._cancel_held(token, "abort")
 
@@ -314,6 +314,9 @@ class Run:
     async def _claim_all(self, intake: _Intake) -> None:
         pauses = backoff()
         while not self._stopping.is_set():
+            if self._pool.is_closing():
+                self.stop()
+                return
             room = intake.room()
             if room == 0:
                 intake.freed.clear()
@@ -361,8 +364,10 @@ class Run:
         if not self._held and all(other.idle_at == self._ended for other in self._intakes):
             self.stop()
         elif ended == self._ended:
+            # A handler that is at work may wait for a job that it has added.
             self._one_ended.clear()
-            await self._one_ended.wait()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._one_ended.wait(), self._settings.poll_seconds)
 
     @property
     def _ended(self) -> int:
@@ -522,13 +527,27 @@ class Run:
         return exc
 
     async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
+        try:
+            result = await self._complete_in_transaction(held, task, job)
+        except Exception as exc:
+            if held.settling and not (isinstance(exc, RolledBack) or is_silent(exc)):
+                # It was not completed: middleware may call the handler again.
+                held.settling = False
+                self._beats.hold([held.job.receipt], held.intake.consumer.timeout.total_seconds())
+            raise
+        held.committed = True
+        return result
+
+    async def _complete_in_transaction(
+        self, held: _Held, task: Task[Any, Any], job: Job[Any]
+    ) -> Any:
         seconds = self._settings.call_seconds
         async with AsyncExitStack() as stack:
             try:
                 opened = transaction(self._pool, seconds)
                 connection = await stack.enter_async_context(opened)
             except Exception as exc:
-                if self._claims.may_recover(exc, _RELEASE_SECONDS):
+                if self._claims.may_recover(exc, _RELEASE_SECONDS) or self._pool.is_closing():
                     raise NotBegun from exc
                 raise
 
@@ -540,9 +559,7 @@ class Run:
                 call = self._queue.complete(job, result, connection=connection)
                 return await answered(connection, call, seconds)
 
-            result = await call_and_complete(task, job, connection, complete)
-        held.committed = True
-        return result
+            return await call_and_complete(task, job, connection, complete)
 
     def _settle_failed(self, held: _Held, exc: BaseException) -> None:
         job = held.job
@@ -598,7 +615,7 @@ class Run:
     ) -> None:
         await _wait(claiming, _SETTLE_SECONDS)
         running = self._running()
-        await _wait(running, 0 if self._aborting else self._settings.grace_seconds)
+        await self._wait_gracefully(running)
         self.abort()
         await _wait(running, _CANCEL_SECONDS)
         self._settler.drain()
@@ -607,6 +624,16 @@ class Run:
                 await asyncio.wait_for(self._settler.run(), _SETTLE_SECONDS)
         await _wait([settling], _SETTLE_SECONDS)
         await _wait(list(self._telling), _CANCEL_SECONDS)
+
+    async def _wait_gracefully(self, running: list[asyncio.Task[None]]) -> None:
+        """Wait for handlers as long as they may go on: not after an abort, heeded or not."""
+        ends = asyncio.create_task(_wait(running, self._settings.grace_seconds))
+        aborts = asyncio.create_task(self._aborting.wait())
+        try:
+            await asyncio.wait([ends, aborts], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ends.cancel()
+            aborts.cancel()
 
     def _running(self) -> list[asyncio.Task[None]]:
         return [held.task for held in self._held.values() if held.task is not None]

@@ -91,7 +91,8 @@ class Worker:
         connect: opens the worker's own connections, one of them on another loop than the pool's.
             By default it connects with the pool's arguments, without its `init` and `setup`.
         dumps: makes JSON text of results; `json.dumps` by default.
-        loads: reads the JSON text of payloads and headers; by default as `json.loads` does.
+        loads: reads the JSON text of payloads, headers and checkpoints; by default as
+            `json.loads` does.
 
     Raises:
         TypeError: an argument is of a wrong type.
@@ -168,7 +169,7 @@ class Worker:
         batch: int | None = None,
         prefetch: int = 0,
     ) -> None:
-        """Set how the worker works off a queue.
+        """Set how the worker works off a queue; what is left out gets its default.
 
         Args:
             queue: the queue.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Final, get_args
 
 import click
@@ -15,7 +15,7 @@ from pgq._cli.errors import FAILED, Failure
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
 from pgq._errors import DuplicateKey, NotPermitted
-from pgq._models import JobState
+from pgq._models import JobState, Unreadable
 
 _FIRST_STEP: Final = 1000  # ids that are looked at at once; doubled while too few jobs are found
 
@@ -129,7 +129,10 @@ async def job(client: Client, job_id: int) -> None:
     found = await client.queue().get(job_id)
     if found is None:
         raise Failure(f"there is no job {job_id} that you may observe")
-    columns = asdict(found)
+    values = ((field.name, getattr(found, field.name)) for field in fields(found))
+    columns = {
+        name: value.text if isinstance(value, Unreadable) else value for name, value in values
+    }
     if settings().json:
         output.print_json(columns)
         return

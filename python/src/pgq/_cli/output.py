@@ -138,9 +138,16 @@ def show(renderable: RenderableType) -> None:
 def plain(row: Row) -> dict[str, Any]:
     """Return a row for JSON: columns of the type jsonb as they are, not as text."""
     return {
-        name: json.loads(value) if name in JSON_COLUMNS and value is not None else value
+        name: _loaded(value) if name in JSON_COLUMNS and value is not None else value
         for name, value in row.items()
     }
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # a number of 5000 digits; arrays as deep
+        return text
 
 
 def _encode(value: object) -> Any:
