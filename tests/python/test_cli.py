@@ -348,6 +348,17 @@ def test_times_are_shown_with_their_offset(
     time.tzset()
 
 
+def test_lines_that_the_server_refuses_are_told_with_what_was_added(pgq: Cli, sql: Sql) -> None:
+    args = ("enqueue", "default", "--lines", "--batch", "2")
+    message = pgq.fails(1, *args, stdin='1\n2\n{"x": NaN}\n')
+    assert message == "pgq: line 3 is not JSON; 2 jobs are added\n"
+    sql("select pgq_configure_queue('default', max_ready => 4)")
+    message = pgq.fails(1, *args, stdin="3\n4\n5\n6\n")
+    assert 'queue "default" is full' in message
+    assert message.endswith("(2 jobs are added)\n")
+    assert sql("select count(*) from pgq_jobs") == "4"
+
+
 def test_a_payload_may_come_from_stdin_as_it_is(pgq: Cli, sql: Sql) -> None:
     pgq.ok("enqueue", "default", "-", stdin='{"price":\n1.10}')
     assert sql("select payload from pgq_jobs") == '{"price": 1.10}'

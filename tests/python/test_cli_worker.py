@@ -393,6 +393,28 @@ async def test_a_target_that_is_no_worker_any_more_ends_no_process_that_works(
         assert await within(run, PATIENCE) == 0
 
 
+async def test_a_process_that_cannot_be_started_ends_no_process_that_works(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pgq._cli.supervisor._SETTLED_SECONDS", 0.0)
+    program = tmp_path / "program"
+    program.symlink_to("/bin/false")
+    supervisor = Supervisor((str(program),), os.environ, 1)
+
+    async def tells(text: str) -> bool:
+        return text in caplog.text
+
+    async with begun(supervisor.run()) as run:
+        await until(lambda: tells("ended with 1: starting another"), PATIENCE)
+        program.unlink()
+        await until(lambda: tells("cannot be started, trying again"), PATIENCE)
+        program.symlink_to("/bin/false")
+        caplog.clear()
+        await until(lambda: tells("ended with 1: starting another"), PATIENCE)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await within(run, PATIENCE) == 0
+
+
 # Reload
 
 

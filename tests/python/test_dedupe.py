@@ -260,6 +260,28 @@ async def test_no_replaced_payload_is_lost_while_jobs_are_moved(dsn: Dsn, a: Con
     assert await a.fetchval("select count(*) from pgq.job where dedupe_key is not null") == 50
 
 
+async def test_writers_of_a_watched_table_do_not_wait_for_other_rows(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("create table item (id integer primary key)")
+    await a.execute("select pgq_watch('item', dedupe => true)")
+    # Two keys of one bucket, by trying.
+    await a.execute("insert into item select generate_series(1, 2000)")
+    [(first, second)] = await a.fetch("""
+        select min(id), max(id)
+          from (select (j.payload #>> '{key,id}')::integer as id,
+                       hashtextextended(j.dedupe_key collate "C", j.dedupe_queue_id) & 16383
+                  from pgq.job j) k (id, bucket)
+         group by bucket having count(*) > 1 limit 1
+    """)
+    await a.execute("truncate item; select pgq_purge('default')")
+    await a.execute("begin")
+    await a.execute("insert into item values ($1)", first)
+    await within(b.execute("insert into item values ($1)", second))
+    await a.execute("commit")
+    assert len(await dequeue(a, 10)) == 2
+
+
 @pytest.mark.parametrize("run_at", [None, "20 ms"])
 async def test_a_keyed_bulk_that_takes_long_is_not_overlooked(
     a: Connection, b: Connection, c: Connection, run_at: str | None

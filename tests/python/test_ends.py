@@ -343,6 +343,22 @@ async def test_a_pool_that_is_closed_ends_its_worker_and_costs_no_attempt(
     assert [(job.state, job.attempt) for job in jobs if job] == [("completed", 1), ("ready", 0)]
 
 
+async def test_a_pool_that_is_closed_ends_a_worker_that_has_nothing_to_do(
+    dsn: Dsn, queue: pgq.Queue
+) -> None:
+    pool = await asyncpg.create_pool(**dsn, min_size=0)
+    worker = pgq.Worker(pool)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    await queue.enqueue(1)
+    async with started(worker.run(handle_signals=False)) as run:
+        await ended(pool, 1)
+        await within(pool.close(), 15)
+        await within(run, 15)
+
+
 async def test_a_worker_that_is_cancelled_while_it_stops_gives_its_jobs_back(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:

@@ -14,7 +14,7 @@ import pgq
 import pytest
 from pgq import _run
 
-from .sessions import Connection, started, within
+from .sessions import Connection, started, until, within
 from .workers import FAST, SHORT, ended, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
@@ -290,6 +290,40 @@ async def test_a_handler_that_middleware_calls_again_after_a_failed_commit_can_b
     async with started(worker.run(handle_signals=False)) as run:
         await within(again.wait())
         worker.abort()
+        await within(run, 15)
+    assert [job.attempt for job in await queue.dequeue()] == [1], "it was given back"
+
+
+async def test_a_stop_during_a_commit_that_fails_counts_for_what_comes_then(
+    pool: asyncpg.Pool[Any], connection: Connection, queue: pgq.Queue
+) -> None:
+    worker = pgq.Worker(pool, grace=timedelta(hours=1))
+    pids: list[int] = []
+
+    @worker.middleware
+    async def retry(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
+        try:
+            return await call_next(job)
+        except asyncpg.UniqueViolationError:
+            return await asyncio.Event().wait()
+
+    @worker.handler("default", transaction=True)
+    async def handle(_: pgq.Job, connection: Connection) -> None:
+        await connection.execute("insert into effect values (1)")
+        pids.append(connection.get_server_pid())
+
+    await pool.execute("create table effect (n integer unique deferrable initially deferred)")
+    await connection.execute("begin; insert into effect values (1)")
+    await queue.enqueue(1)
+
+    async def waits() -> bool:
+        blockers = "select pg_blocking_pids($1)"
+        return bool(pids and await connection.fetchval(blockers, pids[0]))
+
+    async with started(worker.run(handle_signals=False)) as run:
+        await until(waits)
+        worker.abort()
+        await connection.execute("commit")
         await within(run, 15)
     assert [job.attempt for job in await queue.dequeue()] == [1], "it was given back"
 

@@ -323,6 +323,33 @@ def test_jobs_run_inline_in_fixtures_of_any_kind(project: pytest.Pytester) -> No
 
 
 @pytest.mark.once
+def test_jobs_run_inline_in_each_test_of_a_session(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        import pgq
+        import pytest
+        from pgq import testing
+
+        ran = []
+
+        @pgq.task("default")
+        async def note(job: pgq.Job[int]) -> None:
+            ran.append(job.payload)
+
+        @pytest.fixture(scope="session", autouse=True)
+        def inline():
+            with testing.inline(pgq.Worker(tasks=[note])) as errors:
+                yield errors
+
+        @pytest.mark.asyncio
+        @pytest.mark.parametrize("number", [1, 2])
+        async def test_that_begins_anew(pgq_pool, number):
+            await note.enqueue(number, connection=pgq_pool)
+            assert ran[-1] == number
+    """)
+    project.runpytest_subprocess(*ASYNCIO).assert_outcomes(passed=2)
+
+
+@pytest.mark.once
 def test_the_examples_of_the_python_page_pass(project: pytest.Pytester) -> None:
     page = read("docs/python.md")
     section = page.split("\n## Testing\n")[1].split("\n## ")[0]

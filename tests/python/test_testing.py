@@ -241,6 +241,20 @@ async def test_a_handler_may_ask_for_another_end(connection: Connection) -> None
     assert errors == []
 
 
+async def test_jobs_that_handlers_enqueue_by_a_connection_of_a_pool_run(
+    pool: asyncpg.Pool[Any],
+) -> None:
+    @pgq.task("default", transaction=True)
+    async def count(job: pgq.Job[int], connection: Connection) -> int:
+        if job.payload > 0:
+            await count.enqueue(job.payload - 1, connection=connection)
+        return job.payload
+
+    with testing.inline(pgq.Worker(tasks=[count])):
+        await count.enqueue(3, connection=pool)
+    assert await pool.fetchval("select count(*) from pgq_jobs where state = 'completed'") == 4
+
+
 async def test_jobs_that_handlers_enqueue_run_after_those(connection: Connection) -> None:
     steps: list[str] = []
     depths: set[int] = set()

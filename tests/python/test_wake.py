@@ -264,6 +264,21 @@ async def test_after_jobs_wake_when_they_become_ready(a: Connection, b: Connecti
     assert len(await dequeue(a)) == 1
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("follows", ["group_key => 'g'", "after => array[$1::bigint]"])
+async def test_who_leaves_something_to_the_next_tick_wakes_who_does_it(
+    a: Connection, b: Connection, level: str, follows: str
+) -> None:
+    ear = await listen(b)
+    receipt = await active(a, **({"group_key": "g"} if "group" in follows else {}))
+    await a.execute(f"select pgq_enqueue('2', {follows})", *receipt[: "after" in follows])
+    await sleep(b)
+    await a.execute(f"begin isolation level {level}")
+    assert await complete(a, [receipt]) == [receipt[0]]
+    await a.execute("commit")
+    assert await ear.count() == 1
+
+
 async def test_settings_that_let_jobs_run_wake(a: Connection, b: Connection) -> None:
     ear = await listen(b)
     await a.execute("select pgq_pause('default')")

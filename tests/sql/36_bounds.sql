@@ -2,7 +2,7 @@
  * Bounds of a queue, and times to start by.
  */
 begin;
-select plan(56);
+select plan(57);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -202,6 +202,9 @@ select pg_temp.commit(), pg_temp.wait('1 minute'), pg_temp.tick(), pg_temp.commi
 select is(
     array[pg_temp.fate(:g1::bigint), pg_temp.fate(:g2::bigint)], '{dead expired,ready}',
     'the next of its group goes on');
+select throws_ok(
+    $$ select pgq_enqueue('1', expires_at => '10000-01-01') $$, '22023', null,
+    'a time that clients cannot read is refused');
 select pg_temp.put('w', '1 minute', p_after => array[:g2::bigint]) as w \gset
 select pg_temp.wait('1 minute'), pg_temp.tick() \g /dev/null
 select is(pg_temp.fate(:w::bigint), 'waiting', 'one that waits for others goes on waiting');

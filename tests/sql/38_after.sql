@@ -2,7 +2,7 @@
  * Follow-up work. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(60);
+select plan(61);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -213,6 +213,12 @@ end
 $$;
 select is(pg_temp.line(), '{0,1,2,3,4,5}', 'a line of jobs runs one after the other');
 select is(pg_temp.traces(), 0::bigint, 'and leaves nothing');
+
+-- Settings of the queue in which jobs wait.
+select pgq_enqueue('0', after => array[pgq_enqueue('0')]) \g /dev/null
+select lives_ok(
+    $$ select pgq_configure_queue('default', group_concurrency => 2) $$,
+    'jobs that wait for others are of no group');
 
 select * from finish();
 rollback;

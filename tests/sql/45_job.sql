@@ -2,7 +2,7 @@
  * pgq_cancel, pgq_retry, pgq_retry_dead, pgq_purge.
  */
 begin;
-select plan(57);
+select plan(61);
 \ir support/clock.psql
 
 -- A job of each state in a queue, called by the state.
@@ -156,6 +156,25 @@ select throws_ok(
     (null, '22004', 'null for the states is refused')
   ) c (states, code, description);
 select is(cardinality(pg_temp.alive('p5')), 5, 'an error purges nothing');
+
+-- Many jobs are named by an array, which must not have their payloads.
+select pgq_create_queue('large') \g /dev/null
+select pgq_enqueue(to_jsonb(repeat('x', 9)), 'large', group_key => 'g')
+  from generate_series(1, 3) \g /dev/null
+create or replace function pgq._note_ended(p_jobs pgq.job[], p_completed boolean default false)
+returns void language plpgsql as $$
+begin
+    perform set_config('test.noted', cardinality(p_jobs)::text, true);
+    if exists (select from unnest(p_jobs) j where j.payload is not null) then
+        raise 'too long';
+    end if;
+end
+$$;
+select is(pgq_purge('large', '{waiting}'), 3::bigint, 'jobs of groups are purged');
+select is(current_setting('test.noted', true), '3', 'which is noted');
+select pgq_enqueue('1', 'large', after => array[pgq_enqueue('1', 'large')]) \g /dev/null
+select lives_ok($$ select pgq_drop_queue('large', true) $$, 'and queues are dropped');
+select is(current_setting('test.noted', true), '2', 'with jobs that wait and those before them');
 
 select * from finish();
 rollback;

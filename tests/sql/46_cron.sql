@@ -2,7 +2,7 @@
  * Cron expressions: what they mean, what is refused, and which moments they name in time zones.
  */
 begin;
-select plan(85);
+select plan(86);
 \ir support/clock.psql
 
 create function pg_temp.next(
@@ -301,6 +301,13 @@ select is_empty(
 select cmp_ok(
     (select count(*) from verdict v where v.expected is not null), '>', 450::bigint,
     'and mostly there is one');
+
+select set_config('timezone', 'Asia/Kolkata', true) \g /dev/null
+select pgq._next_tick_of('0 9 * * *', 'IST', '2040-01-01') as at \gset
+select set_config('timezone', 'UTC', true) \g /dev/null
+select is(
+    pgq._next_tick_of('0 9 * * *', 'IST', timestamptz '2039-12-31 18:30:00'), :'at',
+    'an abbreviation is the same time zone for all sessions');
 
 select * from finish();
 rollback;

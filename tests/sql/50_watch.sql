@@ -2,7 +2,7 @@
  * Watched tables.
  */
 begin;
-select plan(59);
+select plan(60);
 \ir support/clock.psql
 set local client_min_messages = warning;
 
@@ -213,6 +213,23 @@ select is(
 insert into shop.part values (1);
 select is(cardinality(pg_temp.jobs(q)), 1, 'each is fed')
   from unnest(array[repeat('é', 100) || '1', repeat('é', 100) || '2', 'Q"''; --']) q;
+
+-- A key that looks otherwise with other settings.
+create table shop.visit (at timestamptz, data bytea, primary key (at, data));
+alter table shop.visit owner to regress_ann;
+select pgq_watch('shop.visit', 'a', events => '{insert,update}', dedupe => true) \g /dev/null
+select pg_temp.jobs() \g /dev/null
+set local timezone = 'Asia/Tokyo';
+insert into shop.visit values ('2040-01-01 00:00:00+00', 'x');
+set local timezone = 'America/Lima';
+set local bytea_output = 'escape';
+update shop.visit set at = at;
+reset timezone;
+reset bytea_output;
+select is(
+    array(select j -> 'key' from unnest(pg_temp.jobs()) j),
+    array[jsonb '{"at": "2040-01-01T00:00:00+00:00", "data": "\\x78"}'],
+    'rows have one key, whatever the settings of those who write them');
 
 select * from finish();
 rollback;

@@ -36,6 +36,23 @@ $$;
 comment on function pgq._check_moved() is
 'raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved';
 
+create function pgq._bare(p_job pgq.job)
+returns pgq.job
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    p_job.payload := null;
+    p_job.headers := null;
+    p_job.checkpoint := null;
+    p_job.last_error := null;
+    return p_job;
+end
+$$;
+comment on function pgq._bare(pgq.job) is
+'a job without what may be large: an array of a million would be too long';
+
 create function pgq._find(p_id bigint, out job pgq.job)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -154,7 +171,7 @@ begin
                    ) w
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
-               and (not p_exhausted or w.cancel_requested
+               and (not p_exhausted or q.max_active > 0 or w.cancel_requested
                     or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
              order by l.id, w.id
         )
@@ -173,7 +190,7 @@ comment on function
     pgq._take_expired(smallint, integer, integer, integer, timestamptz, boolean) is
 'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all; '
 'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
-'that were to be cancelled or have no attempt left';
+'that were to be cancelled, have no attempt left, or keep a permit of max_active';
 
 create function pgq._open_slot(p_slot smallint)
 returns timestamptz

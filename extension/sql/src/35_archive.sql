@@ -70,24 +70,37 @@ comment on function pgq._keep(pgq.job[], text, jsonb[]) is
 'jobs; completed ones with a dedupe key for dedupe_for at least. p_results: in the order of the '
 'jobs, or null';
 
+create function pgq._passed_buckets(p_now timestamptz)
+returns bigint[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_seconds constant bigint := floor(extract(epoch from p_now))::bigint;
+begin
+    return array[
+        (v_seconds / 600 - 1) % 8,
+        8 + (v_seconds / 10800 - 1) % 10,
+        18 + (v_seconds / 345600 - 1) % 10,
+        28 + (v_seconds / 3542400 - 1) % 11
+    ];
+end
+$$;
+comment on function pgq._passed_buckets(timestamptz) is
+'in each class of archive partitions that of the window that passed last; see pgq._archive_bucket';
+
 create function pgq._expire_archive(p_now timestamptz)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_seconds constant bigint := floor(extract(epoch from p_now))::bigint;
     v_bucket bigint;
     v_name text;
     v_is_in_use boolean;
 begin
-    -- In each class the window that passed last; see pgq._archive_bucket.
-    foreach v_bucket in array array[
-        (v_seconds / 600 - 1) % 8,
-        8 + (v_seconds / 10800 - 1) % 10,
-        18 + (v_seconds / 345600 - 1) % 10,
-        28 + (v_seconds / 3542400 - 1) % 11
-    ] loop
+    foreach v_bucket in array pgq._passed_buckets(p_now) loop
         begin
             v_name := format('archive_%s', v_bucket);
             execute format('lock table pgq.%I in access share mode nowait', v_name);
@@ -95,8 +108,8 @@ begin
                 and not pgq._is_dumped()
             then
                 execute format('lock table pgq.%I in access exclusive mode nowait', v_name);
-                -- The window may have ended since p_now, or the clock has been set back. What has
-                -- come since is on the last page.
+                -- The window may have ended since p_now, or the clock has been set back: what came
+                -- in another window is on the last page, if jobs there were not retried since.
                 execute format(
                     'select exists (select from pgq.%I a where a.ctid >= $1 and a.expires_at > $2)',
                     v_name
@@ -105,7 +118,7 @@ begin
                             '(%s,0)', pg_relation_size(format('pgq.%I', v_name)::regclass)
                                       / current_setting('block_size')::bigint - 1
                         )::tid, p_now;
-                if not v_is_in_use then
+                if not v_is_in_use and v_bucket = any (pgq._passed_buckets(pgq._now())) then
                     execute format('truncate pgq.%I', v_name);
                 end if;
             end if;

@@ -9,7 +9,7 @@
  * Lock order: buckets in id order, before everything else.
  */
 
-create function pgq._lock_keys(p_queue_id integer, p_keys text[])
+create function pgq._lock_keys(p_queue_id integer, p_keys text[], p_is_row boolean default false)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -24,6 +24,13 @@ begin
     if p_keys is null then
         return;
     end if;
+    if p_is_row then
+        perform
+           from pgq.bucket b
+          where b.id = (hashtextextended(p_keys[1] collate "C", p_queue_id) & 16383)::integer
+            for key share;
+        return;
+    end if;
     perform
        from (
                 select distinct
@@ -33,9 +40,11 @@ begin
             lateral (select from pgq.bucket b where b.id = h.id for update) b;
 end
 $$;
-comment on function pgq._lock_keys(integer, text[]) is
+comment on function pgq._lock_keys(integer, text[], boolean) is
 'keeps others from using these dedupe keys of a queue; waits for transactions that are using one '
-'of them, or one of the same hash: one in 16384';
+'of them, or one of the same hash: one in 16384. p_is_row: the only key is that of a row, which '
+'the caller has written: that keeps others who write the row away, so that only retries need be. '
+'Bulk writes of rows, one key after the other, would deadlock otherwise';
 
 create function pgq._probe_keys(p_queue_id integer, p_keys text[])
 returns void

@@ -94,6 +94,7 @@ begin
         -- The snapshot may not show all who wait.
         insert into pgq.waiter_hint (job_id, lane)
         select case when p_completed then a else -a end, 0 from unnest(v_awaited) a;
+        perform pgq._wake_lane(l) from (select distinct j.lane from unnest(p_jobs) j) w (l);
     elsif p_completed then
         perform pgq._release_waiters(v_awaited);
     else

@@ -175,9 +175,9 @@ begin
     select array_agg(g.group_id) filter (where g.group_id is not null),
            array_agg(g.id) filter (where g.group_id is not null),
            array_agg(smallint '-1') filter (where g.group_id is not null),
-           array_agg(0) filter (where g.group_id is not null), bool_or(g.awaited)
+           array_agg(g.lane) filter (where g.group_id is not null), bool_or(g.awaited)
       into v_groups, v_places, v_slots, v_lanes, v_awaited
-      from (select j.group_id, min(j.id) as id,
+      from (select j.group_id, min(j.id) as id, min(j.lane) as lane,
                    bool_or(j.is_awaited or j.wait is not null) as awaited
               from unnest(p_jobs) j group by j.group_id) g;
     if v_groups is not null then

@@ -130,6 +130,8 @@ begin
         select g.id, g.place from unnest(v_groups, v_places) g (id, place);
         insert into pgq.waiter_hint (job_id, lane)
         select w.id, w.lane from unnest(v_waiters, v_waiter_lanes) w (id, lane);
+        -- Who sleeps may do the next tick.
+        perform pgq._wake_lane(l) from (select distinct unnest(v_lanes || v_waiter_lanes)) w (l);
         return;
     end if;
     perform set_config('pgq.grouped', v_xid, true);

@@ -129,8 +129,8 @@ as $$
 declare
     v_ids bigint[];
 begin
-    perform pgq._check_keys('group_keys', p_group_keys, p_payloads);
     v_ids := pgq._draw_ids(p_at, cardinality(p_payloads), true);
+    perform pgq._check_keys('group_keys', p_group_keys, p_payloads);
     perform pgq._add_keyed(p_at, v_ids, p_payloads, null, p_group_keys, null, null, null, false);
     return v_ids;
 end
@@ -208,6 +208,10 @@ begin
         raise exception '"expires_at" must be finite'
             using errcode = 'invalid_parameter_value';
     end if;
+    if p_expires_at > pgq._now() + interval '1000 years' then
+        raise exception '"expires_at" must be within 1000 years, not %', p_expires_at
+            using errcode = 'invalid_parameter_value';
+    end if;
     perform pgq._check_bounds(p_queue_id, p_payloads, 0);
 end
 $$;
@@ -218,7 +222,8 @@ comment on function
 create function pgq._enqueue_keyed(
     p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
     p_dedupe_keys text[], p_group_keys text[], p_max_attempts integer, p_headers jsonb,
-    p_on_duplicate text, p_expires_at timestamptz, p_after bigint[], p_after_on_dead text
+    p_on_duplicate text, p_expires_at timestamptz, p_after bigint[], p_after_on_dead text,
+    p_is_row boolean default false
 )
 returns bigint[]
 language plpgsql
@@ -234,13 +239,12 @@ declare
 begin
     perform pgq._check_keyed(
                 v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_expires_at, p_after
-            ), pgq._lock_keys(v_queue_id, p_dedupe_keys);
+            ), pgq._lock_keys(v_queue_id, p_dedupe_keys, p_is_row);
     select a.open, a.is_hopeless into v_after, v_is_hopeless from pgq._await(p_after) a;
     v_at := pgq._target(
         p_queue, p_priority, p_run_at, p_max_attempts, p_headers, p_expires_at is not null
     );
-    v_at.is_awaited := true;  -- who sleeps is looked for later: until the slot is locked, nobody
-                              -- who goes to sleep knows of this transaction
+    v_at.is_awaited := true;  -- who goes to sleep until the slot is locked is looked for then
     if p_dedupe_keys is null then
         return pgq._add_jobs(
             v_at, p_payloads, null, p_group_keys, p_max_attempts, p_headers, p_expires_at, v_after,
@@ -273,7 +277,7 @@ $$;
 comment on function
     pgq._enqueue_keyed(
         jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text, timestamptz,
-        bigint[], text
+        bigint[], text, boolean
     ) is
 'enqueues jobs with dedupe keys, group keys, a time to start by or jobs to wait for (null: '
 'without); returns for each the id of the job that has the dedupe key now';

@@ -146,6 +146,8 @@ begin
         );
     end if;
     v_opened := pgq._open_slot(v_at.slot);
+    -- The bounds take time, in which somebody may have gone to sleep.
+    v_at.is_awaited := v_at.is_awaited or v_at.is_bounded;
     return query
     insert into pgq.job as j (
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers

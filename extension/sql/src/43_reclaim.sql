@@ -11,6 +11,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
+    -- Seldom: to look at all permits takes long where there are thousands.
+    v_by_permit constant boolean := p_exhausted and random() < 0.05;
     v_left integer := p_batch;
     v_slot smallint;
     v_expired record;
@@ -21,7 +23,7 @@ begin
             select e.*
               from pgq._take_expired(v_slot, p_queue_id, v_left, p_window, v_now, p_exhausted) e
              union
-            select h.* from pgq._expired_holders(v_slot, v_now) h where p_exhausted
+            select h.* from pgq._expired_holders(v_slot, v_now) h where v_by_permit
              limit v_left
         loop
             select r.* into v_job
@@ -40,8 +42,8 @@ begin
 end
 $$;
 comment on function pgq._reclaim(integer, integer, integer, boolean) is
-'takes back expired leases (see pgq._take_expired), with p_exhausted also those that keep a permit '
-'to be active: the jobs are ready again, or dead; returns their ids';
+'takes back expired leases (see pgq._take_expired; with p_exhausted now and then also those that '
+'keep a permit behind the window): the jobs are ready again, or dead; returns their ids';
 
 create function @extschema@.pgq_reclaim(
     queue text default null,

@@ -153,7 +153,7 @@ begin
             using errcode = 'object_in_use',
                   hint = 'Drop it with "force" to delete its live and dead jobs, too.';
     end if;
-    perform pgq._note_ended(array_agg(j))
+    perform pgq._note_ended(array_agg(pgq._bare(j)))
        from pgq.lane l join pgq.job j on j.lane = l.id
       where l.queue_id = v_id and (j.is_awaited or j.wait is not null);
     -- A delete that waits for a transaction which moves a job does not see where to.

@@ -108,7 +108,7 @@ begin
         insert into pgq.group_hint (group_id, id)
         select distinct j.group_id, 0
           from pgq.lane l join pgq.job j on j.lane = l.id
-         where l.queue_id = p_new.id and j.wait is not null;
+         where l.queue_id = p_new.id and j.wait is not null and j.group_id is not null;
         insert into pgq.chore default values;
     end if;
 end

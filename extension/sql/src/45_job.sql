@@ -170,7 +170,7 @@ begin
          using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
         returning j as job, j.group_id
     ), noted as (
-        select pgq._note_ended(array_agg(g.job)) from gone g
+        select pgq._note_ended(array_agg(pgq._bare(g.job))) from gone g
          where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
     )
     select count(*) into v_live from gone left join noted on true;

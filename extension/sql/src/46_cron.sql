@@ -178,6 +178,8 @@ returns timestamptz
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'  -- in which abbreviations of time zones are looked for first
+set timezone_abbreviations = 'Default'
 as $$
 declare
     v_cron constant pgq.cron := pgq._parse_cron(p_cron);

@@ -38,9 +38,7 @@ comment on function @extschema@.pgq_wake() is
 'Ends what pgq_wait began: others need not notify this session any more. Call it before '
 'pgq_dequeue after each sleep; the end of the session does the same.';
 
-create function pgq._next_event(
-    p_queue_id integer, p_now timestamptz, p_lingers boolean, p_behind boolean
-)
+create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -66,17 +64,18 @@ begin
     loop
         --@ each slot
         if {slot} = any (v_slots) then
-            v_at := pgq._oldest({slot}::smallint, v_lane, p_now, v_queue.max_attempts, p_behind);
+            v_at := pgq._oldest({slot}::smallint, v_lane, p_now, v_queue.max_attempts, false);
             v_next := least(v_next, v_at);
-            -- Leases that will expire: from the base on.
-            select min(j.lease_expires_at) into v_at
+            -- From the base on: leases that will expire, and what has been committed late.
+            select min(coalesce(j.lease_expires_at, timestamptz 'epoch'
+                                + j.due * interval '1 microsecond', j.enqueued_at)) into v_at
               from (
-                       select j.lease_expires_at from pgq.job_{slot} j
+                       select j.lease_expires_at, j.due, j.enqueued_at from pgq.job_{slot} j
                         where j.lane = v_lane and j.{key} > {start}
                         order by j.{key}
                         limit 1000
                    ) j
-             where j.lease_expires_at < 'infinity' and not p_lingers;
+             where j.lease_expires_at is distinct from 'infinity' and not p_lingers;
             v_next := least(v_next, v_at);
         end if;
         --@ end
@@ -98,10 +97,10 @@ exception
         return v_next;
 end
 $$;
-comment on function pgq._next_event(integer, timestamptz, boolean, boolean) is
+comment on function pgq._next_event(integer, timestamptz, boolean) is
 'when there may be something to claim in a queue: long ago if there is now, when the next job '
-'falls due or the next of a thousand leases expires, or null. p_lingers: leases are not looked '
-'at; p_behind: below the floors, too, where only ticks claim';
+'falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, or was '
+'committed late, is not looked at';
 
 create function pgq._next_tick(p_now timestamptz)
 returns timestamptz
@@ -109,7 +108,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return case when exists (select from pgq.group_hint) or exists (select from pgq.waiter_hint)
+    return case when pgq._read_committed()  -- else its claims do no maintenance
+                     and (exists (select from pgq.group_hint)
+                          or exists (select from pgq.waiter_hint))
                 then least(
                          timestamptz 'epoch' + interval '1 millisecond'
                              * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
@@ -161,11 +162,9 @@ declare
     v_ready text;
     v_is_asleep constant boolean := v_asleep = p_queue_ids;
     v_is_soon boolean;
-    v_is_new boolean;
     v_ms double precision;
 begin
     v_until := pgq._begin_wait(v_asleep, p_now);
-    v_is_new := v_is_asleep and coalesce(current_setting('pgq.writers', true), '') <> '0';
     -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
     if 0 = all (p_idle_ms) and p_queue_ids <> '{}' then
         return least(p_max_wait, interval '{nap} ms');
@@ -174,10 +173,9 @@ begin
     v_is_soon := case when not pgq._read_committed() then true
                       when v_is_asleep then v_until is null or pgq._has_writers()
                       else false end;
-    -- Once the last writer is done, what it has written is looked for below the floors, too.
     v_events := array(
         select least(
-                   pgq._next_event(u.i, p_now, u.ms is not null, v_is_new and not v_is_soon),
+                   pgq._next_event(u.i, p_now, u.ms is not null),
                    (select min(s.next_at) from pgq.schedule s
                      where s.queue_id = u.i and not s.paused)
                )

@@ -115,6 +115,11 @@ returns trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'  -- these show in the key, which is to be the same for all
+set datestyle = 'ISO'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
 as $$
 declare
     v_key jsonb;
@@ -128,7 +133,7 @@ begin
         case when tg_argv[2] = 'dedupe' then array[encode(sha256(convert_to(
             concat_ws(':', tg_argv[1], v_key), 'utf8'
         )), 'hex')] end,
-        null, null, null, 'keep', null, null, null
+        null, null, null, 'keep', null, null, null, true
     );
     return null;
 end

@@ -96,7 +96,7 @@ declare
     v_now constant timestamptz := pgq._now();
     v_jobs pgq.job[];
 begin
-    v_jobs := array(select j from unnest(pgq._readable_slots()) s, pgq._leased(s) j);
+    v_jobs := array(select pgq._bare(j) from unnest(pgq._readable_slots()) s, pgq._leased(s) j);
     -- As in pgq._live_keys.
     raise exception using errcode = 'PQ000';
 exception

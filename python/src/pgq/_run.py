@@ -40,6 +40,7 @@ AfterHook: TypeAlias = Callable[[Job[Any], Any], Any]
 ErrorHook: TypeAlias = Callable[[Job[Any], Exception], Any]
 Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 
+_LOOK_SECONDS: Final = 1.0  # between two looks whether the pool is closing
 _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
@@ -121,6 +122,7 @@ class _Held:
     given_back: bool = False
     handler: Task[Any, Any] | None = None
     reason: Reason | None = None  # why it was cancelled
+    deferred: Reason | None = None  # why it is to be, if its transaction cannot be committed
     failure: BaseException | None = None  # of which the hooks for errors are told
     outcome: Outcome | None = None  # with which its handler has ended
 
@@ -236,7 +238,8 @@ class Run:
         listens = self._settings.listens and not self._until_idle
         listening = [asyncio.create_task(self._listener.run())] if listens else []
         claiming = [asyncio.create_task(self._claim_all(intake)) for intake in self._intakes]
-        tasks = [*claiming, settling, *listening]
+        closing = asyncio.create_task(self._until_closing())
+        tasks = [*claiming, settling, *listening, closing]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -257,6 +260,11 @@ class Run:
         for task in tasks:
             if not task.cancelled():
                 task.result()
+
+    async def _until_closing(self) -> None:
+        """Return when the pool is being closed, which waits for the connections of this run."""
+        while not (self._pool.is_closing() or self._stopping.is_set()):
+            await self._pause(_LOOK_SECONDS)
 
     def _on_loop(self) -> list[str]:
         """Name the jobs whose handlers run on the loop; it may be called in any thread."""
@@ -301,7 +309,10 @@ class Run:
 
     def _cancel_held(self, token: Token | None, reason: Reason) -> None:
         held = self._held.get(token)
-        if held is None or held.settling or held.reason == "lost":
+        if held is None or held.reason == "lost":
+            return
+        if held.settling:
+            held.deferred = held.deferred or reason
             return
         if held.reason is None or reason == "lost":
             held.reason = reason
@@ -314,9 +325,6 @@ class Run:
     async def _claim_all(self, intake: _Intake) -> None:
         pauses = backoff()
         while not self._stopping.is_set():
-            if self._pool.is_closing():
-                self.stop()
-                return
             room = intake.room()
             if room == 0:
                 intake.freed.clear()
@@ -534,6 +542,8 @@ class Run:
                 # It was not completed: middleware may call the handler again.
                 held.settling = False
                 self._beats.hold([held.job.receipt], held.intake.consumer.timeout.total_seconds())
+                if held.deferred is not None:
+                    self._cancel_held(held.token, held.deferred)
             raise
         held.committed = True
         return result

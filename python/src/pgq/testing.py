@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
+import asyncpg
+
 from pgq._models import Job, JobId, JobState, Token
 from pgq._queue import DEFAULT_TIMEOUT, Executor, OnEnqueued, Queue, on_enqueued
 from pgq._worker import Worker
@@ -47,10 +49,12 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
         LeaseLost: from a call that enqueues: a handler has ended its job itself.
     """
     errors: list[Exception] = []
-    claimed: set[JobId] = set()
+    claimed: set[tuple[str, JobId]] = set()  # with their database: each test may have its own
 
     async def run(queue: Queue, executor: Executor, ids: Sequence[JobId]) -> None:
         pending: deque[tuple[JobId, Executor]] = deque()
+        first = executor
+        database = await first.fetchval("select current_database()")
 
         async def add(queue: Queue, executor: Executor, ids: Sequence[JobId]) -> None:
             if queue.name in worker.queues:
@@ -60,12 +64,14 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
         with _calling(add):
             while pending:
                 job_id, executor = pending.popleft()
-                if job_id in claimed:
+                if _is_released(executor):  # that of a handler, which has ended
+                    executor = first
+                if (database, job_id) in claimed:
                     continue
-                claimed.add(job_id)
+                claimed.add((database, job_id))
                 try:
                     if not await worker.run_job(job_id, connection=executor):
-                        claimed.remove(job_id)
+                        claimed.remove((database, job_id))
                 except Exception as exc:
                     errors.append(exc)
                     if raise_errors:
@@ -73,6 +79,16 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
 
     with _calling(run):
         yield errors
+
+
+def _is_released(executor: Executor) -> bool:
+    if isinstance(executor, asyncpg.Pool):
+        return False
+    try:
+        executor.is_in_transaction()
+    except asyncpg.InterfaceError:
+        return True
+    return False
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, connected
-from pgq._cli.errors import Failure
+from pgq._cli.errors import SERVER_ERRORS, Failure, explain
 
 _Options: TypeAlias = "dict[str, Any]"
 
@@ -127,7 +127,12 @@ async def _enqueue_lines(
             bad = next((number for number, text in part if not params.is_json(text)), None)
             texts = [text for number, text in part if bad is None or number < bad]
             keys = None if group_key is None else [group_key] * len(texts)
-            await queue.enqueue_many(texts, run_at=run_at, group_keys=keys, **options)
+            try:
+                await queue.enqueue_many(texts, run_at=run_at, group_keys=keys, **options)
+            except SERVER_ERRORS as exc:
+                failure = explain(exc)
+                told = f"{failure.message} ({output.jobs_are(done)} added)"
+                raise type(failure)(told) from exc
             done += len(texts)
             progress.update(shown, completed=done)
             if bad is not None:

@@ -66,18 +66,26 @@ def header(text: str) -> tuple[str, Any]:
 
 
 def is_json(text: str) -> bool:
-    """Tell whether a text is JSON."""
+    """Tell whether a text is JSON, of which NaN and the like are no part."""
     try:
-        json.loads(text)
+        _load(text)
     except ValueError:
         return False
     return True
 
 
+def _load(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def check_payload(text: str) -> None:
     """Raise an error with what is likely to be meant unless a payload is JSON."""
     try:
-        json.loads(text)
+        _load(text)
     except ValueError as exc:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         advice = ""

@@ -103,7 +103,16 @@ class Supervisor:
         while not self._stopping.is_set():
             changed = self._changed
             begun = time.monotonic()
-            process, status = await self._run()
+            try:
+                process, status = await self._run()
+            except OSError as exc:
+                if not self._has_settled():
+                    raise
+                log.warning("a process cannot be started, trying again in %.1f s: %r", pause, exc)
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), pause)
+                pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+                continue
             if self._stopping.is_set():
                 if status not in (0, -signal.SIGTERM):
                     log.warning("process %d ended with %d", process.pid, status)
