@@ -117,6 +117,14 @@ async def test_the_life_of_a_job_writes_little_wal(a: Connection) -> None:
     assert total / jobs < 560, total / jobs
 
 
+async def test_a_tick_locks_no_queue(a: Connection) -> None:
+    """Each lock would be written to the log, twice a second."""
+    locks = "select array_agg(xmax::text) from pgq.queue"
+    before = await a.fetchval(locks)
+    await maintain(a, 3)
+    assert await a.fetchval(locks) == before
+
+
 async def test_every_claim_leaves_its_index_alone(a: Connection) -> None:
     # In one transaction: nothing can be pruned meanwhile, as under a held horizon.
     async with a.transaction():

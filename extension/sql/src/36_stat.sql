@@ -50,11 +50,11 @@ begin
     update pgq.queue q
        set sample = f.sample
       from (
-               select o.id,
+               select o.id, o.sample as before,
                       case when c.rows > 60 then least(o.sample * c.rows / 30, 1000000)
                            when coalesce(c.rows, 0) < 8 then greatest(o.sample / 2, 1)
                            else o.sample end::integer as sample
-                 from (select i.id, i.sample from pgq.queue i for no key update skip locked) o
+                 from pgq.queue o
                  left join (
                          select s.queue_id, count(*) as rows
                            from (
@@ -68,8 +68,13 @@ begin
                           group by s.queue_id
                       ) c on c.queue_id = o.id
                 where o.sample > 1 or c.rows > 60
-           ) f
-     where q.id = f.id and q.sample <> f.sample;
+               offset 0
+           ) f,
+           lateral (
+               select i.id from pgq.queue i
+                where i.id = f.id and f.sample <> f.before for no key update skip locked
+           ) i
+     where q.id = i.id;
     perform setval('pgq.stat_seen', greatest(v_last, 1));
 end
 $$;
