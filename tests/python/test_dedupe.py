@@ -282,6 +282,34 @@ async def test_writers_of_a_watched_table_do_not_wait_for_other_rows(
     assert len(await dequeue(a, 10)) == 2
 
 
+async def test_a_key_that_rows_of_two_transactions_may_have_is_waited_for(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await a.execute("create table item (id integer primary key deferrable initially deferred)")
+    await a.execute("select pgq_watch('item', events => '{insert,update}', dedupe => true)")
+    await a.execute("begin; insert into item values (1); update item set id = 2")
+    async with started(b.execute("insert into item values (1)")) as adding:
+        await waiting(c, b, adding)
+        await a.execute("commit")
+        await within(adding)
+    assert len(await dequeue(a, 10)) == 2
+
+
+async def test_a_key_that_rows_of_two_tables_have_is_waited_for(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    for name in ("older_key", "key"):
+        await a.execute("alter table if exists item rename to older")
+        await a.execute(f"create table item (id integer, constraint {name} primary key (id))")
+        await a.execute("select pgq_watch('item', dedupe => true)")
+    await a.execute("begin; insert into older values (1)")
+    async with started(b.execute("insert into item values (1)")) as adding:
+        await waiting(c, b, adding)
+        await a.execute("commit")
+        await within(adding)
+    assert len(await dequeue(a, 10)) == 1
+
+
 @pytest.mark.parametrize("run_at", [None, "20 ms"])
 async def test_a_keyed_bulk_that_takes_long_is_not_overlooked(
     a: Connection, b: Connection, c: Connection, run_at: str | None

@@ -273,8 +273,11 @@ async def test_who_leaves_something_to_the_next_tick_wakes_who_does_it(
     receipt = await active(a, **({"group_key": "g"} if "group" in follows else {}))
     await a.execute(f"select pgq_enqueue('2', {follows})", *receipt[: "after" in follows])
     await sleep(b)
+    another = await active(b, group_key="h")
+    await sleep(b)
     await a.execute(f"begin isolation level {level}")
     assert await complete(a, [receipt]) == [receipt[0]]
+    assert await complete(a, [another]) == [another[0]]
     await a.execute("commit")
     assert await ear.count() == 1
 

@@ -3,7 +3,8 @@
  *
  * The key is a column of the job, so that to complete it costs nothing and what is left of it goes
  * with its slot. No index spans the slots: whoever wants a key locks the bucket of all keys with
- * its hash, until the end of the transaction, and then looks into all slots with one snapshot. Jobs
+ * its hash, until the end of the transaction, and then looks into all slots with one snapshot. (Who
+ * writes a watched row, which nobody else can, shares the lock with others who write rows.) Jobs
  * move between slots without that lock; in one snapshot each is in one place.
  *
  * Lock order: buckets in id order, before everything else.

@@ -131,7 +131,11 @@ begin
         insert into pgq.waiter_hint (job_id, lane)
         select w.id, w.lane from unnest(v_waiters, v_waiter_lanes) w (id, lane);
         -- Who sleeps may do the next tick.
-        perform pgq._wake_lane(l) from (select distinct unnest(v_lanes || v_waiter_lanes)) w (l);
+        perform pgq._wake_lane(l.lane)
+           from (select unnest(v_waiter_lanes)
+                  union
+                 select unnest(string_to_array(split_part(o.note, '|', 4), ',')::integer[])
+                   from unnest(string_to_array(v_noted, ';')) o (note)) l (lane);
         return;
     end if;
     perform set_config('pgq.grouped', v_xid, true);

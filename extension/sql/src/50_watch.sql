@@ -110,6 +110,26 @@ comment on function pgq._key_columns(oid, text[]) is
 'SQL for the names and values of the primary key of a row; text for types that do not come with '
 'PostgreSQL; raises 55000 without one';
 
+create function pgq._has_own_key(p_relation oid, p_name text)
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+            select from pg_index i
+             where i.indrelid = p_relation and i.indisprimary and i.indimmediate
+        ) and (
+            p_relation = to_regclass(p_name)
+            or to_regclass(p_name) in (select r from pg_partition_ancestors(p_relation) r)
+        );
+end
+$$;
+comment on function pgq._has_own_key(oid, text) is
+'whether no two transactions can have written rows of a watched table with the same key: not with '
+'a primary key that is deferrable, nor where another table has the name that it had';
+
 create function @extschema@.pgq_enqueue_row()
 returns trigger
 language plpgsql
@@ -133,7 +153,7 @@ begin
         case when tg_argv[2] = 'dedupe' then array[encode(sha256(convert_to(
             concat_ws(':', tg_argv[1], v_key), 'utf8'
         )), 'hex')] end,
-        null, null, null, 'keep', null, null, null, true
+        null, null, null, 'keep', null, null, null, pgq._has_own_key(tg_relid, tg_argv[1])
     );
     return null;
 end

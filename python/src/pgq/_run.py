@@ -324,7 +324,7 @@ class Run:
 
     async def _claim_all(self, intake: _Intake) -> None:
         pauses = backoff()
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or self._pool.is_closing()):
             room = intake.room()
             if room == 0:
                 intake.freed.clear()
@@ -513,7 +513,7 @@ class Run:
     async def _failed(self, held: _Held, job: Job[Any], exc: BaseException) -> BaseException:
         """Return what an attempt ended with, and tell the hooks if that is a failure."""
         is_cancelled = isinstance(exc, asyncio.CancelledError)
-        if is_cancelled and held.reason is None:
+        if held.deferred is not None or (is_cancelled and held.reason is None):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)  # whoever cancels all tasks cancels the run, too
         if self._over or held.committed or (held.settling and is_silent(exc)):

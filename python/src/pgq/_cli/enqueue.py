@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+import asyncpg
 import click
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, connected
 from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._errors import Error
 
 _Options: TypeAlias = "dict[str, Any]"
 
@@ -131,7 +133,8 @@ async def _enqueue_lines(
                 await queue.enqueue_many(texts, run_at=run_at, group_keys=keys, **options)
             except SERVER_ERRORS as exc:
                 failure = explain(exc)
-                told = f"{failure.message} ({output.jobs_are(done)} added)"
+                least = "" if isinstance(exc, (Error, asyncpg.PostgresError)) else "at least "
+                told = f"{failure.message} ({least}{output.jobs_are(done)} added)"
                 raise type(failure)(told) from exc
             done += len(texts)
             progress.update(shown, completed=done)
