@@ -170,19 +170,24 @@ async def test_a_base_passes_what_old_transactions_have_not_touched(
     assert base > first
 
 
-async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivered(
-    a: Connection, b: Connection, c: Connection
-) -> None:
-    """When the slot is written again, the late job has a lower id than all the others there."""
-    transaction = a.transaction(isolation="repeatable_read")
-    await transaction.start()
-    home = (await ring(a))["live"][-1]
+async def choose_a_slot_that_is_freed(a: Connection, b: Connection) -> int:
+    """Begin a transaction in a, have b free the slot to which it will write, and return that."""
+    await a.execute("begin isolation level repeatable read")
+    home: int = (await ring(a))["live"][-1]
     await maintain(b)
     await b.execute("set pgq.slot_size = '8388608'")
     await enqueue(b, 200)
     await maintain(b, 3)
     state = await ring(b)
     assert home not in state["live"] + state["closing"]
+    return home
+
+
+async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivered(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    """When the slot is written again, the late job has a lower id than all the others there."""
+    home = await choose_a_slot_that_is_freed(a, b)
     (late,) = await enqueue(a, 1)
     await b.execute("set pgq.slot_size = '8192'")
     await maintain(b)
@@ -191,7 +196,7 @@ async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivere
     # What is before it cannot be had for long.
     await c.execute("begin")
     assert len(await c.fetch("select from pgq.job for update")) == 200
-    await transaction.commit()
+    await a.execute("commit")
     assert await slot_of(b, late) == home
     await arrives(b, {late}, 5)
     await c.execute("rollback")
@@ -208,18 +213,10 @@ async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivere
 async def test_a_job_is_found_in_a_slot_that_was_free_when_it_came(
     a: Connection, b: Connection, call: str
 ) -> None:
-    transaction = a.transaction(isolation="repeatable_read")
-    await transaction.start()
-    home = (await ring(a))["live"][-1]
-    await maintain(b)
-    await b.execute("set pgq.slot_size = '8388608'")
-    await enqueue(b, 200)
-    await maintain(b, 3)
+    home = await choose_a_slot_that_is_freed(a, b)
     late = await a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")
-    await transaction.commit()
+    await a.execute("commit")
     assert await slot_of(b, late) == home
-    state = await ring(b)
-    assert home not in state["live"] + state["closing"]
     assert await b.fetchval(f"select {call}", late) is True
 
 

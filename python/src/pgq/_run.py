@@ -514,8 +514,10 @@ class Run:
         """Return what an attempt ended with, and tell the hooks if that is a failure."""
         is_cancelled = isinstance(exc, asyncio.CancelledError)
         if held.deferred is not None or (is_cancelled and held.reason is None):
+            # Whoever cancels all tasks cancels the run, too. And what was deferred cancels this
+            # task, which is no reason to break off the hooks.
             with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)  # whoever cancels all tasks cancels the run, too
+                await asyncio.sleep(0)
         if self._over or held.committed or (held.settling and is_silent(exc)):
             return exc
         if held.reason == "deadline":

@@ -109,9 +109,7 @@ class Supervisor:
                 if not self._has_settled():
                     raise
                 log.warning("a process cannot be started, trying again in %.1f s: %r", pause, exc)
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
-                pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+                pause = await self._rest(pause)
                 continue
             if self._stopping.is_set():
                 if status not in (0, -signal.SIGTERM):
@@ -135,9 +133,13 @@ class Supervisor:
                     status,
                     pause,
                 )
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
-                pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+                pause = await self._rest(pause)
+
+    async def _rest(self, pause: float) -> float:
+        """Wait for so many seconds, or until it is to stop, and return how many come next."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), pause)
+        return min(pause * 2, _LAST_PAUSE_SECONDS)
 
     async def _run(self) -> tuple[Process, int]:
         process = await asyncio.create_subprocess_exec(
