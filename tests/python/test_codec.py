@@ -89,6 +89,17 @@ class Strict(pydantic.BaseModel):
         return sum(self.pair)
 
 
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+    _tries: list[int] = pydantic.PrivateAttr(default_factory=list[int])
+
+
+class OpenLogin(Login):
+    @pydantic.field_serializer("password", when_used="json")
+    def shown(self, password: pydantic.SecretStr) -> str:
+        return password.get_secret_value()
+
+
 class Page(pydantic.BaseModel, Generic[T]):
     rows: list[T]
 
@@ -153,6 +164,37 @@ async def test_what_arrives_from_the_server_is_what_was_sent(queue: pgq.Queue) -
     jobs = await queue.dequeue(len(VALUES))
     for codec, job, (_, value) in zip(codecs, jobs, VALUES, strict=True):
         same(codec.decode(job.payload), value)
+
+
+class Cat(pydantic.BaseModel):
+    name: str
+
+
+class Dog(pydantic.BaseModel):
+    name: str
+
+
+SECRET = pydantic.SecretStr("swordfish")
+
+
+def test_a_secret_is_refused_that_json_would_mask() -> None:
+    with pytest.raises(
+        pgq.InvalidPayload, match=r"come back as Login.*\*\*\*.*serializer"
+    ) as raised:
+        Codec[Any](Login).encode(Login(password=SECRET))
+    assert "swordfish" not in str(raised.value)
+    plain = Codec[Any](OpenLogin).encode(OpenLogin(password=SECRET))
+    assert plain == {"password": "swordfish"}
+    assert Codec[Any](OpenLogin).decode(plain).password == SECRET
+
+
+def test_a_model_is_refused_that_would_become_another_one() -> None:
+    codec = Codec[Any](Cat | Dog)
+    assert codec.decode(codec.encode(Cat(name="Tom"))) == Cat(name="Tom")
+    with pytest.raises(pgq.InvalidPayload, match=r"come back as Cat.*discriminator"):
+        codec.encode(Dog(name="Rex"))
+    with pytest.raises(pgq.InvalidPayload, match="come back as Login"):
+        Codec[Any](Login).encode(OpenLogin(password=pydantic.SecretStr("")))
 
 
 @dataclass

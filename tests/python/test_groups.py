@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 
@@ -561,3 +562,79 @@ async def test_a_new_job_can_be_put_off_in_its_own_transaction(a: Connection) ->
     await a.execute("commit")
     assert await claimed(a) == []
     assert await a.fetchval("select run_at > now() from pgq.job")
+
+
+async def test_a_dead_job_that_is_retried_waits_while_another_one_is_active(a: Connection) -> None:
+    first, second, third = await put(a), await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await a.execute(KILL, first)
+    assert await claimed(a) == [second]
+    assert await a.fetchval("select pgq_retry($1)", first)
+    assert await claimed(a) == []
+    await finish(a, second)
+    assert await claimed(a) == [first]
+    await finish(a, first)
+    assert await claimed(a) == [third]
+
+
+async def test_a_lowered_group_concurrency_counts_those_that_are_active(a: Connection) -> None:
+    configure = "select pgq_configure_queue('default', group_concurrency => $1)"
+    await a.execute(configure, 2)
+    ids = [row[0] for row in await a.fetch(MANY, ["g"] * 5)]
+    assert await claimed(a) == ids[:2]
+    await a.execute(configure, 1)
+    await finish(a, ids[0])
+    assert await claimed(a) == []
+    await finish(a, ids[1])
+    assert await claimed(a) == ids[2:3]
+    await finish(a, ids[2])
+    assert await claimed(a) == ids[3:4]
+
+
+async def test_an_end_and_an_enqueue_in_one_transaction_leave_one_head(a: Connection) -> None:
+    ids = [row[0] for row in await a.fetch(MANY, ["g"] * 4)]
+    for job_id, follower in ((ids[0], ids[1]), (ids[1], ids[2])):
+        assert await claimed(a) == [job_id]
+        async with a.transaction():
+            await finish(a, job_id)
+            assert await claimed(a) == []
+            new = await put(a)
+        assert await a.fetchval("select state from pgq_jobs where id = $1", new) == "waiting"
+        assert await a.fetchval("select state from pgq_jobs where id = $1", follower) == "ready"
+
+
+async def test_a_cancelled_follower_does_not_make_the_next_one_a_head(a: Connection) -> None:
+    first, second, third = await put(a), await put(a), await put(a)
+    assert await claimed(a) == [first]
+    assert await a.fetchval("select pgq_cancel($1)", second)
+    assert await claimed(a) == []
+    await finish(a, first)
+    assert await claimed(a) == [third]
+
+
+async def test_a_follower_of_an_old_snapshot_is_not_lost(dsn: Dsn, a: Connection) -> None:
+    first = await put(a)
+    assert await claimed(a) == [first]
+    async with sessions(dsn, 1) as (old,):
+        await old.execute("begin isolation level repeatable read; select from pgq.queue")
+        second = await put(a)
+        third = await put(old)
+        await finish(a, first)
+        assert await claimed(a) == [second]
+        await old.execute("commit")
+    await maintain(a)
+    await finish(a, second)
+    await maintain(a)
+    assert await claimed(a) == [third]
+
+
+async def test_an_expired_lease_is_found_behind_thousands_that_wait(a: Connection) -> None:
+    await a.fetch(MANY, [f"g{number % 600}" for number in range(12_000)])
+    assert len(await claimed(a, 1000)) == 600
+    first = await a.fetchval("select pgq_enqueue('1', group_key => 'h', max_attempts => 1)")
+    second = await put(a, "h")
+    assert [job_id for job_id, _ in await dequeue(a, 1, "10 ms")] == [first]
+    assert await a.fetchval("select pgq_wait('{default}')") < timedelta(seconds=1)
+    await asyncio.sleep(0.02)
+    await maintain(a, 2)  # its group is left to the second one
+    assert await claimed(a) == [second]

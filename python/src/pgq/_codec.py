@@ -45,7 +45,11 @@ class Codec(Generic[T]):
                 raise TypeError(f"{cls!r} is no dataclass, TypedDict, model or type of JSON")
 
     def encode(self, value: T) -> Any:
-        """Return what JSON can hold; raises `InvalidPayload` if `value` is not of the type."""
+        """Return what JSON can hold.
+
+        Raises:
+            InvalidPayload: `value` is not of the type, or pydantic would make another one of it.
+        """
         if not self.is_typed:
             return value
         try:
@@ -57,8 +61,16 @@ class Codec(Generic[T]):
                 )
         except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
             raise InvalidPayload(str(exc)) from exc
-        self.decode(plain)
+        made = self.decode(plain)
+        if self._adapter is not None and self._look(made) != self._look(value):
+            raise InvalidPayload(
+                f"it would come back as {made!r}: what pydantic masks, as SecretStr, needs a"
+                " serializer of its own, and a union of models that look alike a discriminator"
+            )
         return plain
+
+    def _look(self, value: T) -> tuple[type[T], Any]:
+        return type(value), self._adapter.dump_python(value, round_trip=True, warnings=False)
 
     def decode(self, plain: Any) -> T:
         """Return a value of the type; raises `InvalidPayload` if `plain` does not make one."""
