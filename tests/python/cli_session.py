@@ -38,21 +38,21 @@ class Cli:
 
     environment: Mapping[str, str]
 
-    def run(self, *args: str, stdin: str | None = None) -> Result:
+    def run(self, *args: str, stdin: str | bytes | None = None) -> Result:
         """Run a command."""
         return CliRunner().invoke(cli, args, input=stdin, env=self.environment, prog_name="pgq")
 
-    def ok(self, *args: str, stdin: str | None = None) -> str:
+    def ok(self, *args: str, stdin: str | bytes | None = None) -> str:
         """Run a command that must succeed, and return what it prints."""
         result = self.run(*args, stdin=stdin)
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    def json(self, *args: str, stdin: str | None = None) -> Any:
+    def json(self, *args: str, stdin: str | bytes | None = None) -> Any:
         """Run a command with --json that must succeed, and return what it prints."""
         return json.loads(self.ok(*args, "--json", stdin=stdin))
 
-    def fails(self, status: int, *args: str, stdin: str | None = None) -> str:
+    def fails(self, status: int, *args: str, stdin: str | bytes | None = None) -> str:
         """Run a command that must fail with a status and one line, and return the line."""
         result = self.run(*args, stdin=stdin)
         assert result.exit_code == status, result.output

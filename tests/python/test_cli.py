@@ -373,6 +373,17 @@ def test_lines_are_jobs_in_batches_up_to_a_line_that_is_not_json(pgq: Cli, sql: 
     assert message == "pgq: line 51 is not JSON; 25 jobs are added\n"
 
 
+@pytest.mark.parametrize("line", [b'"caf\xe9"', b"[" * 100_000], ids=["no UTF-8", "too deep"])
+def test_a_line_that_cannot_be_read_is_told_with_what_was_added(pgq: Cli, line: bytes) -> None:
+    args = ("enqueue", "default", "--lines", "--batch", "2")
+    message = pgq.fails(1, *args, stdin=b"1\n2\n" + line + b"\n3\n")
+    assert message == "pgq: line 3 is not JSON; 2 jobs are added\n"
+
+
+def test_an_argument_that_the_server_refuses_does_not_mean_that_it_is_away(pgq: Cli) -> None:
+    assert "out of int64 range" in pgq.fails(1, "jobs", "--before", "9" * 20)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
     "args",

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +23,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pgq._cli import exporter
+from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
 from pgserver import Server
 from prometheus_client.parser import text_string_to_metric_families
@@ -344,3 +347,46 @@ def test_metrics_are_printed_once_also_without_a_server(cli: Cli) -> None:
     assert away.exit_code == 0
     assert samples(away.stdout) == {("pgq_up", ()): 0}
     assert "cannot connect" in away.stderr
+
+
+async def test_what_is_advised_can_be_copied_whatever_the_queue_is_called(
+    cli: Cli, connection: Connection
+) -> None:
+    name = "ev\x1b]0;il\x07; touch x"
+    await connection.execute("select pgq_create_queue($1)", name)
+    await connection.execute("select pgq_enqueue('1', $1), pgq_pause($1)", name)
+    found = of(await asyncio.to_thread(examine, cli, 0), "queues")
+    assert found[0]["advice"] == f"pgq resume '{name}'"
+    shown = await asyncio.to_thread(cli.run, "doctor")
+    assert "touch x" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert "\x07" not in shown.stdout
+
+
+async def test_a_scrape_does_not_wait_for_ever_behind_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def read(_: Settings) -> None:
+        begun.set()
+        await asyncio.to_thread(ended.wait, PATIENCE)
+        raise asyncio.TimeoutError
+
+    monkeypatch.setattr("pgq._cli.exporter._read", read)
+    monkeypatch.setattr("pgq._cli.exporter._CALL_SECONDS", 0.05)
+    server = exporter.serve(Settings(), "127.0.0.1", 0)
+
+    def health() -> tuple[int, str]:
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/health")
+        return raised.value.code, raised.value.read().decode()
+
+    first = asyncio.create_task(asyncio.to_thread(health))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    assert await asyncio.to_thread(health) == (503, "the server did not answer in time\n")
+    assert not first.done()
+    ended.set()
+    assert (await first)[0] == 503
+    server.shutdown()
+    server.server_close()

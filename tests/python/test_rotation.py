@@ -653,6 +653,31 @@ async def test_an_old_snapshot_gives_40001_for_a_job_that_has_moved(
     assert await slot_of(b, job_id) in (4, 5)
 
 
+async def test_an_old_snapshot_does_not_tell_jobs_of_others_from_unknown_ones(
+    a: Connection, b: Connection
+) -> None:
+    (job_id,) = await enqueue(b, 1)
+    await b.execute("create role guest; select pgq_create_queue('mine')")
+    await b.execute("select pgq_grant('mine', 'guest', '{observe}')")
+    await a.execute("set role guest")
+    assert await a.fetch("select * from pgq_get($1)", job_id) == []
+    for each in (job_id, job_id + 100_000):
+        async with a.transaction(isolation="repeatable_read"):
+            await a.execute("select 1")
+            if each == job_id:
+                await move_and_truncate(b, job_id)
+            else:
+                await b.execute("truncate pgq.job_0")
+            with pytest.raises(asyncpg.SerializationError):
+                async with a.transaction():
+                    await a.fetch("select * from pgq_get($1)", each)
+            with pytest.raises(asyncpg.SerializationError):
+                async with a.transaction():
+                    await a.fetch("select * from pgq_queues")
+    await a.execute("reset role")
+    await b.execute("drop owned by guest; drop role guest")
+
+
 @pytest.mark.parametrize("call", CALLS)
 async def test_an_old_snapshot_gives_40001_for_a_receipt_whose_job_has_moved(
     a: Connection, b: Connection, call: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import inspect
 import logging
@@ -377,3 +378,24 @@ async def test_a_handler_is_called_with_a_job_made_by_hand() -> None:
     assert await send.function(testing.job(Email("ada"))) == "to ada"
     with pytest.raises(LookupError):
         await send.function(testing.job(Email("nobody"), attempt=3))
+
+
+async def test_handlers_run_in_the_context_in_which_the_block_was_entered(
+    connection: Connection,
+) -> None:
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    seen: list[str] = []
+    worker = pgq.Worker(name="inline")
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        seen.append(tenant.get())
+        tenant.set("leaked")
+        if job.payload:
+            await pgq.Queue(connection).enqueue(0)
+
+    with testing.inline(worker):
+        tenant.set("of the request")
+        await pgq.Queue(connection).enqueue(1)
+    assert seen == ["nobody", "nobody"]
+    assert tenant.get() == "of the request"

@@ -12,6 +12,7 @@ from .conftest import TEMPLATE, serve
 from .sessions import (
     Connection,
     Dsn,
+    complete,
     dequeue,
     enqueue,
     maintain,
@@ -290,3 +291,43 @@ async def test_locks_shows_who_waits_for_whom(a: Connection, b: Connection, c: C
         return await c.fetch("select * from pgq_locks") == []
 
     await until(none)
+
+
+async def test_health_shows_no_session_that_holds_up_nothing_here(
+    dsn: Dsn, a: Connection, b: Connection
+) -> None:
+    async def held() -> list[int | None]:
+        return [
+            row["pid"]
+            for row in await b.fetch("select pid from pgq_health where subject = 'xmin held'")
+        ]
+
+    async with sessions({**dsn, "database": "postgres"}, 1) as (other,):
+        await other.execute("begin isolation level repeatable read; select 1")
+        assert other.get_server_pid() not in await held()
+        await other.execute("rollback; begin; select pg_current_xact_id()")
+        assert other.get_server_pid() in await held()
+    await a.execute("create table big as select generate_series(1, 10000) as n; delete from big")
+    await a.execute("set vacuum_cost_delay = 100; set vacuum_cost_limit = 1")
+    async with started(a.execute("vacuum big")) as cleaning:
+
+        async def is_cleaning() -> bool:
+            return bool(await b.fetchval("select count(*) from pg_stat_progress_vacuum"))
+
+        await until(is_cleaning)
+        snapshot = "select backend_xmin is not null from pg_stat_activity where pid = $1"
+        assert await b.fetchval(snapshot, a.get_server_pid())
+        assert a.get_server_pid() not in await held()
+        await b.execute("select pg_cancel_backend($1)", a.get_server_pid())
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await within(cleaning)
+
+
+async def test_ends_from_before_a_clock_was_set_back_do_not_count(a: Connection) -> None:
+    await enqueue(a, 1)
+    await complete(a, await dequeue(a))
+    count = "select completed_last_minute, completed_last_hour from pgq_queues"
+    assert tuple(await a.fetchrow(count) or ()) == (1, 1)
+    for slot in range(3):
+        await a.execute(f"update pgq.stat_{slot} set at = at + interval '10 minutes'")
+    assert tuple(await a.fetchrow(count) or ()) == (0, 0)

@@ -131,7 +131,8 @@ begin
                --@ end
                select r.queue_id, r.at, r.completed, r.failed from pgq.stat r
            ) s
-     where s.at > p_now - interval '1 hour'
+     -- Not what has come before the clock was set back.
+     where s.at > p_now - interval '1 hour' and s.at <= p_now
      group by s.queue_id;
 end
 $$;

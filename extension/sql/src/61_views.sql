@@ -49,6 +49,7 @@ begin
      where pgq._may_observe(q.id)
      group by q.id, d.dead, o.since, o.next_due, e.completed_last_minute, e.failed_last_minute,
               e.completed_last_hour, e.failed_last_hour;
+    perform pgq._check_moved();
 end
 $$;
 comment on function pgq._queues() is 'for the view pgq_queues';
@@ -137,10 +138,11 @@ select q.queue, q.ready, q.scheduled, q.waiting, q.active, q.dead, q.oldest_read
 comment on view @extschema@.pgq_queues is
 'The queues that the caller may observe. Jobs are counted where there are few; of many in a state '
 'the number is estimated, from a sample of pages, and estimated is true (dead: at least 10000). '
-'oldest_ready_age: how long the oldest ready job has been ready. The numbers of the last minute '
-'and hour: of jobs completed (null if the queue keeps none, estimated above some 60 a second) and '
-'of failures: attempts that workers failed, leases that were taken back, and jobs that died '
-'without having started.';
+'oldest_ready_age: since when the oldest job that can be claimed was to run, the time included for '
+'which it has waited for others or been leased. The numbers of the last minute and hour: of jobs '
+'completed (null if the queue keeps none, estimated above some 60 a second) and of failures: '
+'attempts that workers failed, leases that were taken back by pgq_reclaim or had no attempt left, '
+'and jobs that died without having started. Errors: 40001.';
 
 create view @extschema@.pgq_queue_settings with (security_barrier) as
 select q.name, q.max_attempts, q.backoff_base, q.backoff_factor, q.backoff_max, q.keep_completed,
@@ -239,6 +241,8 @@ begin
          where {its_queue}
     )) then
         return next v_job;
+    else
+        perform pgq._check_moved();  -- as if there were none
     end if;
 end
 $$;

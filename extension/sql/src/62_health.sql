@@ -43,8 +43,17 @@ begin
                       p_now - a.xact_start as age, x.behind, a.backend_start is null as is_hidden,
                       false as is_idle, a.pid, a.query
                  from pg_stat_activity a,
-                      lateral (select age(coalesce(a.backend_xmin, a.backend_xid)) as behind) x
+                      -- A snapshot in another database keeps nothing here; VACUUM's does nowhere.
+                      lateral (
+                          select age(case when a.datid is null or a.datname = current_database()
+                                          then coalesce(a.backend_xmin, a.backend_xid)
+                                          else a.backend_xid end) as behind
+                      ) x
                 where x.behind is not null and a.pid <> pg_backend_pid()
+                  and not exists (
+                          select from pg_stat_progress_vacuum v
+                           where v.pid = any (array[a.pid, a.leader_pid])
+                      )
                 union all
                select format('by the prepared transaction "%s"', p.gid), p_now - p.prepared, null,
                       false, false, null, null

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -49,6 +51,7 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
         LeaseLost: from a call that enqueues: a handler has ended its job itself.
     """
     errors: list[Exception] = []
+    entered = copy_context()
     claimed: set[tuple[str, JobId]] = set()  # with their database: each test may have its own
 
     async def run(queue: Queue, executor: Executor, ids: Sequence[JobId]) -> None:
@@ -61,21 +64,24 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
                 pending.extend((job_id, executor) for job_id in ids)
 
         await add(queue, executor, ids)
-        with _calling(add):
-            while pending:
-                job_id, executor = pending.popleft()
-                if _is_released(executor):  # that of a handler, which has ended
-                    executor = first
-                if (database, job_id) in claimed:
-                    continue
-                claimed.add((database, job_id))
-                try:
-                    if not await worker.run_job(job_id, connection=executor):
-                        claimed.remove((database, job_id))
-                except Exception as exc:
-                    errors.append(exc)
-                    if raise_errors:
-                        raise
+        while pending:
+            job_id, executor = pending.popleft()
+            if _is_released(executor):  # that of a handler, which has ended
+                executor = first
+            if (database, job_id) in claimed:
+                continue
+            claimed.add((database, job_id))
+            # As with a worker: not in the context of whoever enqueues.
+            context = entered.copy()
+            context.run(on_enqueued.set, add)
+            job = worker.run_job(job_id, connection=executor)
+            try:
+                if not await context.run(asyncio.create_task, job):
+                    claimed.remove((database, job_id))
+            except Exception as exc:
+                errors.append(exc)
+                if raise_errors:
+                    raise
 
     with _calling(run):
         yield errors

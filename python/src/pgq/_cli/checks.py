@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -236,20 +237,21 @@ def _stuck(queue: dict[str, Any], limit: timedelta) -> list[Finding]:
     name, ready, dead, age = (
         queue[column] for column in ("queue", "ready", "dead", "oldest_ready_age")
     )
+    quoted = shlex.quote(name)
     found: list[Finding] = []
     if queue["paused"] and ready:
         found.append(
-            Finding("queues", "warning", f"{name} is paused, {ready} ready", f"pgq resume {name}")
+            Finding("queues", "warning", f"{name} is paused, {ready} ready", f"pgq resume {quoted}")
         )
     elif age is not None and age > limit:
         detail = f"{name}: the oldest of {output.jobs(ready)} has been ready for {output.age(age)}"
         advice = "Are there enough workers? pgq workers"
         if 0 < queue["max_active"] <= queue["active"] and not queue["estimated"]:
             detail += f", and as many are active as its max-active allows, {queue['max_active']}"
-            advice = f"pgq workers shows who has them; pgq queue configure {name} --max-active"
+            advice = f"pgq workers shows who has them; pgq queue configure {quoted} --max-active"
         found.append(Finding("queues", "warning", detail, advice))
     if dead:
-        advice = f"pgq jobs --queue {name} --state dead; pgq retry --queue {name} --all"
+        advice = f"pgq jobs --queue {quoted} --state dead; pgq retry --queue {quoted} --all"
         found.append(Finding("queues", "warning", f"{name}: {output.jobs(dead, 'dead ')}", advice))
     return found
 

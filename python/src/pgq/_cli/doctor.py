@@ -87,4 +87,4 @@ def _print(found: list[Finding]) -> None:
         line.append(f" {finding.check}: {output.line(finding.detail)}", style="not bold default")
         console.print(line, soft_wrap=True)
         if finding.advice:
-            console.print(Text(f"{'':9}{finding.advice}", style="dim"), soft_wrap=True)
+            console.print(Text(f"{'':9}{output.line(finding.advice)}", style="dim"), soft_wrap=True)

@@ -145,6 +145,6 @@ async def _enqueue_lines(
 
 def _payloads() -> Iterator[tuple[int, str]]:
     """Yield the lines of stdin that are not empty, with their numbers."""
-    for number, line in enumerate(sys.stdin, 1):
+    for number, line in enumerate(sys.stdin.buffer, 1):
         if line.strip():
-            yield number, line
+            yield number, line.decode("utf-8", "surrogateescape")

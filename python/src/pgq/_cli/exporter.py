@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from pgq._cli import extension, sql
 from pgq._cli.base import Settings, connect
-from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._cli.errors import SERVER_ERRORS, Failure, ServerFailure, explain
 
 _CALL_SECONDS: Final = 10.0
 _STATES: Final = ("ready", "scheduled", "waiting", "active", "dead")
@@ -91,11 +91,14 @@ class _Views(Collector):
         self._lock = threading.Lock()
 
     def _read(self) -> dict[str, Rows]:
-        with self._lock:
-            try:
-                return asyncio.run(_read(self._options))
-            except SERVER_ERRORS as exc:
-                raise explain(exc) from exc
+        if not self._lock.acquire(timeout=_CALL_SECONDS):
+            raise ServerFailure("the server did not answer in time")
+        try:
+            return asyncio.run(_read(self._options))
+        except SERVER_ERRORS as exc:
+            raise explain(exc) from exc
+        finally:
+            self._lock.release()
 
     def problem(self) -> str | None:
         """Return why the views cannot be read."""

@@ -69,12 +69,13 @@ def is_json(text: str) -> bool:
     """Tell whether a text is JSON, of which NaN and the like are no part."""
     try:
         _load(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
 
 def _load(text: str) -> Any:
+    text.encode()  # what is not UTF-8 came as surrogates
     return json.loads(text, parse_constant=_refuse)
 
 
@@ -86,7 +87,7 @@ def check_payload(text: str) -> None:
     """Raise an error with what is likely to be meant unless a payload is JSON."""
     try:
         _load(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         advice = ""
         if text.lstrip()[:1] in ("{", "["):
