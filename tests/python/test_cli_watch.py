@@ -69,7 +69,9 @@ async def test_a_frame_shows_queues_workers_and_what_is_in_the_way(
     assert {row["subject"] for row in sample["health"]} >= {"rotation"}
 
 
-@pytest.mark.parametrize("key", ["q", None], ids=["q", "interrupt"])
+@pytest.mark.parametrize(
+    "key", ["q", "xq\n", "\x1a", None], ids=["q", "line", "Ctrl-Z", "interrupt"]
+)
 def test_top_runs_in_a_terminal_until_a_key(
     dsn: dict[str, Any], server: Server, key: str | None
 ) -> None:

@@ -127,8 +127,13 @@ def test_a_database_can_be_had_while_a_loop_runs(project: pytest.Pytester) -> No
 @pytest.mark.once
 @pytest.mark.parametrize(
     "schema",
-    ["'create table signup (email text)'", "lambda dsn: asyncio.run(create(dsn))", "create"],
-    ids=["text", "function", "coroutine function"],
+    [
+        "'create table signup (email text)'",
+        "lambda dsn: asyncio.run(create(dsn))",
+        "create",
+        "lambda dsn: create(dsn)",
+    ],
+    ids=["text", "function", "coroutine function", "coroutine"],
 )
 def test_the_schema_of_the_application_is_in_each_database(
     project: pytest.Pytester, schema: str

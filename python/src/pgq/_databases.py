@@ -94,8 +94,8 @@ class Databases:
             self._wait(_run_script(dsn, schema))
         elif inspect.iscoroutinefunction(schema):
             self._wait(schema(dsn))
-        else:
-            schema(dsn)
+        elif inspect.iscoroutine(made := schema(dsn)):
+            self._wait(made)
 
     def create(self) -> str:
         """Make a database from the template and return its DSN."""

@@ -55,6 +55,9 @@ _OBSTACLES: Final = (
 )
 
 
+_END_KEYS: Final = b"qQ\x1a"  # the last one is Ctrl-Z
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What a frame shows."""
@@ -158,10 +161,15 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
     before = termios.tcgetattr(file)
 
     def read() -> None:
-        if os.read(file, 100) in (b"q", b"Q", b""):
+        typed = os.read(file, 100)
+        if not typed or set(typed) & set(_END_KEYS):
             ended.set()
 
     tty.setcbreak(file)
+    changed = termios.tcgetattr(file)
+    # Else Ctrl-Z would leave the shell on this screen, and come back to a terminal without keys.
+    changed[6][termios.VSUSP] = b"\0"
+    termios.tcsetattr(file, termios.TCSADRAIN, changed)
     loop.add_reader(file, read)
     try:
         yield
