@@ -380,6 +380,17 @@ def test_a_line_that_cannot_be_read_is_told_with_what_was_added(pgq: Cli, line: 
     assert message == "pgq: line 3 is not JSON; 2 jobs are added\n"
 
 
+def test_numbers_that_no_float_keeps_are_shown_as_they_are(pgq: Cli) -> None:
+    payload = "[" + "9" * 400 + ".5, 9007199254740993.25, 1.10]"
+    job_id = pgq.ok("enqueue", "default", payload, "--header", "commit=12e4567").strip()
+    [listed] = pgq.json("jobs")
+    shown = pgq.json("job", job_id)
+    assert listed["payload"] == shown["payload"] == payload
+    assert shown["headers"] == {"commit": "12e4567"}
+    job_id = pgq.ok("enqueue", "default", "[1.10, 1e3, 0.1]").strip()
+    assert pgq.json("job", job_id)["payload"] == [1.1, 1000.0, 0.1]
+
+
 def test_an_argument_that_the_server_refuses_does_not_mean_that_it_is_away(pgq: Cli) -> None:
     assert "out of int64 range" in pgq.fails(1, "jobs", "--before", "9" * 20)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import click
 from rich.text import Text
 
-from pgq._cli import output, sql
+from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, connected, settings
 from pgq._cli.errors import FAILED, Failure
 from pgq._cli.output import JSON_COLUMNS, Column
@@ -126,7 +126,7 @@ async def _top_id(client: Client, queue: str | None) -> int:
 @connected
 async def job(client: Client, job_id: int) -> None:
     """Show all of one job. Exits with 1 if there is none that you may observe."""
-    found = await client.queue().get(job_id)
+    found = await client.queue(loads=params.exact).get(job_id)
     if found is None:
         raise Failure(f"there is no job {job_id} that you may observe")
     values = ((field.name, getattr(found, field.name)) for field in fields(found))

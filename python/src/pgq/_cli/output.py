@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pgq._cli import params
 from pgq._cli.base import settings
 
 JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result")
@@ -145,7 +146,7 @@ def plain(row: Row) -> dict[str, Any]:
 
 def _loaded(text: str) -> Any:
     try:
-        return json.loads(text)
+        return params.exact(text)
     except (ValueError, RecursionError):  # a number of 5000 digits; arrays as deep
         return text
 

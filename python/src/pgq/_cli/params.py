@@ -6,7 +6,9 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import click
@@ -62,7 +64,22 @@ def header(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not key=value.")
-    return key, json.loads(value) if is_json(value) else value
+    if is_json(value):
+        with suppress(ValueError):
+            return key, exact(value)
+    return key, value
+
+
+def exact(text: str) -> Any:
+    """Return what JSON holds; raises ValueError where a float could not keep a number."""
+    return json.loads(text, parse_float=_float)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if Decimal(repr(value)) != Decimal(text):
+        raise ValueError(f"{text} is more than a float can keep")
+    return value
 
 
 def is_json(text: str) -> bool:
