@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -262,6 +264,38 @@ async def test_a_hook_that_hangs_holds_up_no_other_outcome(
         await ended(pool, 1)
         assert heard == []
     assert heard == [1], "the end of the run waits for it"
+
+
+async def test_a_cancellation_is_not_lost_while_a_transaction_begins(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, dsn: dict[str, Any]
+) -> None:
+    swallowed = asyncio.Event()
+    begins = contextvars.ContextVar("begins", default=False)  # also in tasks of asyncpg's
+
+    async def set_up(_: Any) -> None:
+        if begins.get():
+            swallowed.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async with asyncpg.create_pool(**dsn, min_size=1, setup=set_up) as slow:
+        worker = pgq.Worker(slow, grace=timedelta(hours=1))
+
+        @worker.middleware
+        async def begin(job: pgq.Job, call_next: pgq.Endpoint) -> Any:
+            begins.set(True)
+            return await call_next(job)
+
+        @worker.handler("default", transaction=True)
+        async def handle(_: pgq.Job, connection: Connection) -> None:
+            await asyncio.Event().wait()
+
+        await queue.enqueue(1)
+        async with started(worker.run(handle_signals=False)) as run:
+            await within(swallowed.wait())
+            worker.abort()
+            await within(run, 15)
+    assert [job.attempt for job in await queue.dequeue()] == [1], "it was given back"
 
 
 async def test_a_handler_that_middleware_calls_again_after_a_failed_commit_can_be_stopped(

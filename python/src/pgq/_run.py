@@ -562,6 +562,8 @@ class Run:
                 if self._claims.may_recover(exc, _RELEASE_SECONDS) or self._pool.is_closing():
                     raise NotBegun from exc
                 raise
+            if held.reason is not None:  # what waits for a connection may swallow a cancellation
+                raise asyncio.CancelledError(held.reason)
 
             async def complete(result: Any) -> bool:
                 # From here the transaction itself keeps the job from others: a heartbeat would
