@@ -266,6 +266,14 @@ async def test_a_hook_that_hangs_holds_up_no_other_outcome(
     assert heard == [1], "the end of the run waits for it"
 
 
+async def abort_at(event: asyncio.Event, worker: pgq.Worker) -> None:
+    """Run a worker, and abort it when an event has come."""
+    async with started(worker.run(handle_signals=False)) as run:
+        await within(event.wait())
+        worker.abort()
+        await within(run, 15)
+
+
 async def test_a_cancellation_is_not_lost_while_a_transaction_begins(
     pool: asyncpg.Pool[Any], queue: pgq.Queue, dsn: dict[str, Any]
 ) -> None:
@@ -291,10 +299,7 @@ async def test_a_cancellation_is_not_lost_while_a_transaction_begins(
             await asyncio.Event().wait()
 
         await queue.enqueue(1)
-        async with started(worker.run(handle_signals=False)) as run:
-            await within(swallowed.wait())
-            worker.abort()
-            await within(run, 15)
+        await abort_at(swallowed, worker)
     assert [job.attempt for job in await queue.dequeue()] == [1], "it was given back"
 
 
@@ -321,10 +326,7 @@ async def test_a_handler_that_middleware_calls_again_after_a_failed_commit_can_b
     await pool.execute("create table effect (n integer unique deferrable initially deferred)")
     await pool.execute("insert into effect values (1)")
     await queue.enqueue(1)
-    async with started(worker.run(handle_signals=False)) as run:
-        await within(again.wait())
-        worker.abort()
-        await within(run, 15)
+    await abort_at(again, worker)
     assert [job.attempt for job in await queue.dequeue()] == [1], "it was given back"
 
 

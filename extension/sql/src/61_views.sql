@@ -138,11 +138,11 @@ select q.queue, q.ready, q.scheduled, q.waiting, q.active, q.dead, q.oldest_read
 comment on view @extschema@.pgq_queues is
 'The queues that the caller may observe. Jobs are counted where there are few; of many in a state '
 'the number is estimated, from a sample of pages, and estimated is true (dead: at least 10000). '
-'oldest_ready_age: since when the oldest job that can be claimed was to run, the time included for '
-'which it has waited for others or been leased. The numbers of the last minute and hour: of jobs '
-'completed (null if the queue keeps none, estimated above some 60 a second) and of failures: '
-'attempts that workers failed, leases that were taken back by pgq_reclaim or had no attempt left, '
-'and jobs that died without having started. Errors: 40001.';
+'oldest_ready_age: how long ago the oldest job that can be claimed was to run, the time included '
+'for which it has waited for others or been leased. The numbers of the last minute and hour: of '
+'jobs completed (null if the queue keeps none, estimated above some 60 a second) and of '
+'failures: attempts that workers failed, leases that were taken back by pgq_reclaim or had no '
+'attempt left, and jobs that died without having started. Errors: 40001.';
 
 create view @extschema@.pgq_queue_settings with (security_barrier) as
 select q.name, q.max_attempts, q.backoff_base, q.backoff_factor, q.backoff_max, q.keep_completed,
@@ -233,16 +233,14 @@ begin
     exception
         when sqlstate 'PQ000' then
     end;
-    if v_job.id is null then
-        perform pgq._check_moved();
-    elsif pgq._may_observe((
+    if v_job.id is not null and pgq._may_observe((
         select q.id
           from pgq.queue q, (values (v_job.queue, v_job.id)) a (queue, id)
          where {its_queue}
     )) then
         return next v_job;
     else
-        perform pgq._check_moved();  -- as if there were none
+        perform pgq._check_moved();  -- whether there is none, or it is hidden
     end if;
 end
 $$;

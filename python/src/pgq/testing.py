@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from pgq._models import Job, JobId, JobState, Token
-from pgq._queue import DEFAULT_TIMEOUT, Executor, OnEnqueued, Queue, on_enqueued
+from pgq._queue import DEFAULT_TIMEOUT, Executor, Queue, on_enqueued
 from pgq._worker import Worker
 
 __all__ = ["inline", "job"]
@@ -83,8 +83,11 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
                 if raise_errors:
                     raise
 
-    with _calling(run):
+    reset = on_enqueued.set(run)
+    try:
         yield errors
+    finally:
+        on_enqueued.reset(reset)
 
 
 def _is_released(executor: Executor) -> bool:
@@ -95,15 +98,6 @@ def _is_released(executor: Executor) -> bool:
     except asyncpg.InterfaceError:
         return True
     return False
-
-
-@contextmanager
-def _calling(call: OnEnqueued) -> Generator[None, None, None]:
-    token = on_enqueued.set(call)
-    try:
-        yield
-    finally:
-        on_enqueued.reset(token)
 
 
 def job(

@@ -73,9 +73,12 @@ def explain(exc: Exception) -> Failure:
             hint = hint or _GRANT_HINT
         parts = [message, exc.detail, f"Hint: {hint}" if hint else None]
         message = ". ".join(part.rstrip(".") for part in parts if part) + ("." if hint else "")
-        refused = isinstance(exc, Error) and not isinstance(exc, NotInstalled)
-        refused = refused or sqlstate == "42501" or sqlstate.startswith("22")
-        return Failure(message) if refused else ServerFailure(message)
+        is_refused = (
+            (isinstance(exc, Error) and not isinstance(exc, NotInstalled))
+            or sqlstate == "42501"
+            or sqlstate.startswith("22")
+        )
+        return Failure(message) if is_refused else ServerFailure(message)
     if isinstance(exc, asyncio.TimeoutError):
         return ServerFailure("the server did not answer in time")
     return ServerFailure(f"the server cannot be reached: {exc}")

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from pgq._cli import extension, sql
 from pgq._cli.base import Settings, connect
-from pgq._cli.errors import SERVER_ERRORS, Failure, ServerFailure, explain
+from pgq._cli.errors import SERVER_ERRORS, Failure, explain
 
 _CALL_SECONDS: Final = 10.0
 _STATES: Final = ("ready", "scheduled", "waiting", "active", "dead")
@@ -92,7 +92,7 @@ class _Views(Collector):
 
     def _read(self) -> dict[str, Rows]:
         if not self._lock.acquire(timeout=_CALL_SECONDS):
-            raise ServerFailure("the server did not answer in time")
+            raise explain(asyncio.TimeoutError())
         try:
             return asyncio.run(_read(self._options))
         except SERVER_ERRORS as exc:

@@ -147,7 +147,7 @@ def plain(row: Row) -> dict[str, Any]:
 def _loaded(text: str) -> Any:
     try:
         return params.exact(text)
-    except (ValueError, RecursionError):  # a number of 5000 digits; arrays as deep
+    except ValueError:  # a number of 5000 digits, or that no float keeps; arrays as deep
         return text
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -64,15 +63,15 @@ def header(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not key=value.")
-    if is_json(value):
-        with suppress(ValueError):
-            return key, exact(value)
-    return key, value
+    try:
+        return key, exact(value)
+    except ValueError:
+        return key, value
 
 
 def exact(text: str) -> Any:
     """Return what JSON holds; raises ValueError where a float could not keep a number."""
-    return json.loads(text, parse_float=_float)
+    return _load(text, _float)
 
 
 def _float(text: str) -> float:
@@ -86,14 +85,17 @@ def is_json(text: str) -> bool:
     """Tell whether a text is JSON, of which NaN and the like are no part."""
     try:
         _load(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
     return True
 
 
-def _load(text: str) -> Any:
+def _load(text: str, parse_float: Callable[[str], float] = float) -> Any:
     text.encode()  # what is not UTF-8 came as surrogates
-    return json.loads(text, parse_constant=_refuse)
+    try:
+        return json.loads(text, parse_float=parse_float, parse_constant=_refuse)
+    except RecursionError as exc:
+        raise ValueError("arrays or objects are nested too deep") from exc
 
 
 def _refuse(name: str) -> None:
@@ -104,7 +106,7 @@ def check_payload(text: str) -> None:
     """Raise an error with what is likely to be meant unless a payload is JSON."""
     try:
         _load(text)
-    except (ValueError, RecursionError) as exc:
+    except ValueError as exc:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         advice = ""
         if text.lstrip()[:1] in ("{", "["):
