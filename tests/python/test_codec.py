@@ -18,7 +18,7 @@ import pgq
 import pydantic
 import pytest
 from pgq._codec import Codec
-from pgq._queue import read_json
+from pgq._rows import read_json
 from typing_extensions import NotRequired
 
 pytestmark = pytest.mark.once

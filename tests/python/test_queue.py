@@ -628,3 +628,28 @@ async def test_numbers_that_no_float_can_hold_arrive(
     await connection.execute("select pgq_enqueue($1::text::jsonb)", numbers)
     (job,) = await queue.dequeue()
     assert job.payload == [float("inf"), 12345678901234567890123]
+
+
+async def test_times_are_datetimes_whatever_the_connection_makes_of_them(
+    dsn: dict[str, Any], queue: pgq.Queue
+) -> None:
+    connection = await asyncpg.connect(**dsn)
+    try:
+        await connection.set_type_codec(
+            "timestamptz", schema="pg_catalog", encoder=str, decoder=str
+        )
+        job_id = await connection.fetchval("select pgq_enqueue('1', run_at => '2999-12-31 0:0Z')")
+        ahead = await queue.get(job_id, connection=connection)
+        await connection.execute("select pgq_enqueue('2', run_at => '1066-10-14 9:00:00.000001Z')")
+        jobs = await queue.dequeue(5, timedelta(seconds=1.5), connection=connection)
+    finally:
+        await connection.close()
+    assert ahead is not None
+    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=timezone.utc)
+    assert (ahead.claimed_at, ahead.expires_at) == (None, None)
+    assert [job.payload for job in jobs] == [2]
+    for job in jobs:
+        assert job.claimed_at is not None
+        assert job.lease_expires_at is not None
+        assert job.lease_expires_at - job.claimed_at == timedelta(seconds=1.5)
+        assert abs(job.claimed_at - now()) < timedelta(seconds=60)

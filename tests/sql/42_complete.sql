@@ -2,7 +2,7 @@
  * pgq_complete and the archive.
  */
 begin;
-select plan(50);
+select plan(56);
 \ir support/clock.psql
 
 select pgq_enqueue('{"a": 1}', priority => 4, headers => '{"h": 1}', max_attempts => 3) as one \gset
@@ -136,6 +136,55 @@ select is(
     (select pgq_complete(format('[0:0]={%s}', z.id)::bigint[], array[z.token])), z.id,
     'with one receipt, too')
   from z where z.payload = '"2"';
+
+-- More than a hundred.
+select pgq_create_queue('many', keep_completed => '0') \g /dev/null
+select pg_temp.add(i::text, 'many') from generate_series(1, 250) i \g /dev/null
+create temp table many as
+select d.id, d.token, (d.payload #>> '{}')::integer as n from pgq_dequeue(250, queue => 'many') d;
+select pgq_enqueue('"after"', 'many', after => array[m.id]) as follower from many m where m.n = 5 \gset
+select pgq_release(m.id, m.token) from many m where m.n = 4 \g /dev/null
+select token as again from pgq_dequeue(250, queue => 'many') \gset
+create temp table receipt as
+select m.id, case m.n when 1 then lead(m.token) over w when 2 then lag(m.token) over w
+                      else m.token end as token
+  from many m window w as (order by m.n);
+select set_eq(
+    $$ select pgq_complete(array_agg(r.id order by r.id desc), array_agg(r.token order by r.id desc))
+         from (select * from receipt union all select * from receipt r limit 253) r $$,
+    $$ select m.id from many m where m.n not in (1, 2, 4) $$,
+    'of very many receipts the stale ones are left out, and duplicates come once');
+select is(
+    (select count(*) from pgq.job j join many m using (id) where m.n in (1, 2, 4)), 3::bigint,
+    'whose jobs stay');
+set constraints all immediate;
+set constraints all deferred;
+select pgq._take_waiter_hints() \g /dev/null
+select is(
+    (select state from pgq_jobs j where j.id = :follower), 'ready',
+    'what waits for one of the others is ready');
+select is(
+    (select count(*) from many m, pgq_complete(m.id, case m.n when 4 then :again else m.token end) c
+      where m.n in (1, 2, 4) and c), 3::bigint, 'they are completed with their own tokens');
+
+-- Claimed before and after a queue is configured to keep jobs, and completed together.
+create function pg_temp.kept(p_queue text, p_jobs integer) returns bigint language plpgsql as $$
+declare
+    v_old bigint[]; v_new bigint[]; v_old_tokens bigint[]; v_new_tokens bigint[];
+begin
+    perform pgq_create_queue(p_queue, keep_completed => '0');
+    perform pgq_enqueue_many(array_fill(jsonb '1', array[2 * p_jobs]), p_queue);
+    select array_agg(d.id), array_agg(d.token) into v_old, v_old_tokens
+      from pgq_dequeue(p_jobs, queue => p_queue) d;
+    perform pgq_configure_queue(p_queue, keep_completed => '1 hour');
+    select array_agg(d.id), array_agg(d.token) into v_new, v_new_tokens
+      from pgq_dequeue(p_jobs, queue => p_queue) d;
+    perform pgq_complete(v_old || v_new, v_old_tokens || v_new_tokens);
+    return (select count(*) from pgq.archive a where a.id = any (v_new));
+end
+$$;
+select is(pg_temp.kept('few', 3), 3::bigint, 'of few jobs those are kept that are to be');
+select is(pg_temp.kept('lots', 60), 60::bigint, 'of many, too');
 
 -- The last batch and the next one in one call.
 select pgq_create_queue('x', keep_completed => '0'), pgq_create_queue('y') \g /dev/null

@@ -36,8 +36,11 @@ end
 $$;
 
 create temp table lease (id bigint, token bigint);
+select pgq_create_queue('none', keep_completed => '0') \g /dev/null
 -- Everything that a worker does, some times, so that cached plans are used as well.
 create function pg_temp.work(p_rounds integer) returns void language plpgsql as $$
+declare
+    v_jobs integer;
 begin
     truncate cost;
     for v_round in 1..p_rounds loop
@@ -45,6 +48,10 @@ begin
         -- Stale receipts of lane 1 in every slot: their plans are the first ones to be made.
         perform pg_temp.run('complete stale',
             'select count(pgq_complete(1, 8 + slot)) from generate_series(0, 5) slot');
+        perform pg_temp.run('complete many stale',
+            'select count(*) from generate_series(0, 5) slot, unnest(array[2, 150]) n
+              where not exists (select from pgq_complete(array_fill(bigint ''1'', array[n]),
+                                                         array_fill(8 + slot::bigint, array[n])))');
         perform pg_temp.run('heartbeat stale',
             'select count(*) from generate_series(0, 5) slot
               where pgq_heartbeat(1, 8 + slot) is null');
@@ -75,6 +82,15 @@ begin
             'select count(g.id) from (select * from lease limit 3) l, pgq_get(l.id) g');
         perform pg_temp.run('get unknown',
             'select 1 where not exists (select from pgq_get(123456789))');
+        foreach v_jobs in array array[10, 150] loop
+            truncate lease;
+            perform pgq_enqueue_many(array_fill(jsonb '1', array[v_jobs]), 'none');
+            insert into lease select d.id, d.token from pgq_dequeue(v_jobs, queue => 'none') d;
+            perform pg_temp.run('complete ' || v_jobs || ', and keep none',
+                'select count(*)
+                   from pgq_complete(array(select l.id from lease l order by l.id),
+                                     array(select l.token from lease l order by l.id))');
+        end loop;
         perform pg_temp.run('pop', 'select count(*) from pgq_pop(10)');
         perform pg_temp.run('claim', 'select count((pgq_claim(pgq_enqueue(''1''))).id)');
         perform pg_temp.run('cancel', 'select count(*) where pgq_cancel(pgq_enqueue(''1''))');

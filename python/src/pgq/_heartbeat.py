@@ -17,7 +17,7 @@ import asyncpg
 from pgq._call import call_aside
 from pgq._errors import JobHeld
 from pgq._log import log, trouble
-from pgq._models import Receipt, Token
+from pgq._models import Job, Token
 from pgq._queue import Queue
 from pgq._version import check
 
@@ -55,7 +55,7 @@ def connect_like(pool: asyncpg.Pool[Any]) -> Connect:
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    receipt: Receipt
+    job: Job[Any]
     every: float  # seconds between two renewals
     due: float  # of time.monotonic()
     cancelled: bool = False  # which was told
@@ -77,8 +77,8 @@ class Heartbeat:
         connect: Connect,
         queue: Queue,
         tick: float,
-        on_lost: Callable[[Token], None],
-        on_cancel: Callable[[Token], None],
+        on_lost: Callable[[Token | None], None],
+        on_cancel: Callable[[Token | None], None],
     ) -> None:
         self._connect = connect
         self._queue = queue
@@ -88,20 +88,21 @@ class Heartbeat:
         self._patience = min(max(tick / 2, 0.5), 10.0)
         self._on_lost = on_lost
         self._on_cancel = on_cancel
-        self._leases: dict[Token, _Lease] = {}  # of two threads: only for what is atomic
+        # Of two threads: only for what is atomic. The token of a claimed job is never None.
+        self._leases: dict[Token | None, _Lease] = {}
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopped = asyncio.Event()  # of the thread's loop
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="pgq-heartbeat", daemon=True)
 
-    def hold(self, receipts: Iterable[Receipt], timeout: float) -> None:
-        """Keep leases, which last `timeout` seconds, from now on."""
+    def hold(self, jobs: Iterable[Job[Any]], timeout: float) -> None:
+        """Keep the leases of jobs, which last `timeout` seconds, from now on."""
         every = timeout / 3
         due = time.monotonic() + every
-        for receipt in receipts:
-            self._leases[receipt.token] = _Lease(receipt, every, due)
+        for job in jobs:
+            self._leases[job.token] = _Lease(job, every, due)
 
-    def drop(self, token: Token) -> None:
+    def drop(self, token: Token | None) -> None:
         """Let a lease go; a renewal under way may still happen."""
         self._leases.pop(token, None)
 
@@ -188,7 +189,7 @@ class Heartbeat:
         except STUCK as exc:
             log.warning(
                 "job %d: heartbeat waits for a lock on it: %r",
-                lease.receipt.id,
+                lease.job.id,
                 exc,
                 extra=trouble(exc),
             )
@@ -201,20 +202,20 @@ class Heartbeat:
     ) -> None:
         now = time.monotonic()
         kept = await asyncio.wait_for(
-            self._queue.heartbeat_many([lease.receipt for lease in leases], connection=connection),
+            self._queue.heartbeat_many([lease.job for lease in leases], connection=connection),
             patience,
         )
         # A job that was lost and claimed again here is in the answer for its newest token.
-        newest = dict(sorted(lease.receipt for lease in leases))
+        newest = dict(sorted(lease.job.receipt for lease in leases))
         renewed = {(lease.id, newest[lease.id]): lease.cancel_requested for lease in kept}
         for lease in leases:
             lease.due = now + lease.every
-            if lease.receipt not in renewed:
-                self.drop(lease.receipt.token)
-                self._on_lost(lease.receipt.token)
-            elif renewed[lease.receipt] and not lease.cancelled:
+            if lease.job.receipt not in renewed:
+                self.drop(lease.job.token)
+                self._on_lost(lease.job.token)
+            elif renewed[lease.job.receipt] and not lease.cancelled:
                 lease.cancelled = True
-                self._on_cancel(lease.receipt.token)
+                self._on_cancel(lease.job.token)
 
     async def _open(self, patience: float) -> asyncpg.Connection[Any]:
         if self._connection is None or self._connection.is_closed():

@@ -54,7 +54,7 @@ def readable(name: str, value: PayloadT) -> PayloadT:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Job(Generic[PayloadT]):
     """A job as the server returned it.
 
@@ -93,7 +93,7 @@ class Job(Generic[PayloadT]):
         return Receipt(self.id, self.token)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobSnapshot(Job):
     """A job, live or finished, as `Queue.get` saw it.
 

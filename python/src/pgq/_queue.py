@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import asyncpg
 import asyncpg.pool
-import msgspec
 
 from pgq import _sql
 from pgq._errors import InvalidArgument, expect, translate
@@ -25,9 +24,9 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
-    Unreadable,
     receipt_of,
 )
+from pgq._rows import Loads, jobs_of, read_json
 
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]
@@ -38,7 +37,6 @@ else:  # they are generic in their stubs only
 
 OnEnqueued: TypeAlias = "Callable[[Queue, Executor, Sequence[JobId]], Awaitable[None]]"
 Dumps: TypeAlias = Callable[[Any], str]
-Loads: TypeAlias = Callable[[str], Any]
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
@@ -46,14 +44,6 @@ _NO_PAYLOAD: Final[Mapping[str, Any]] = {}
 
 # Called with the jobs that were enqueued, before who enqueued them hears of it: see pgq.testing.
 on_enqueued: ContextVar[OnEnqueued | None] = ContextVar("on_enqueued", default=None)
-
-
-def read_json(text: str) -> Any:
-    """Return what JSON text holds, as `json.loads` does, in a fraction of its time."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:  # jsonb has numbers that are too large for a float
-        return json.loads(text)
 
 
 class Queue:
@@ -665,7 +655,7 @@ class Queue:
             The job; None if it is unknown, no longer kept, or not to be seen by the caller.
         """
         rows = await self._fetch(connection, _sql.GET, job_id)
-        return JobSnapshot(**self._decoded(rows[0])) if rows else None
+        return next(iter(jobs_of(JobSnapshot, rows, self._loads)), None)
 
     async def cancel(
         self, job_id: int, *, force: bool = False, connection: Connection | None = None
@@ -911,25 +901,7 @@ class Queue:
     async def _jobs(
         self, connection: Connection | None, statement: str, *args: object
     ) -> list[Job]:
-        return [self._job(row) for row in await self._fetch(connection, statement, *args)]
-
-    def _job(self, row: asyncpg.Record) -> Job:
-        columns = self._decoded(row)
-        try:
-            # In less than half the time that the __init__ of a frozen dataclass takes.
-            return msgspec.convert(columns, Job[Any], builtin_types=(datetime,))
-        except msgspec.ValidationError:  # Unreadable headers, or what a caller's codec makes
-            return Job(**columns)
-
-    def _decoded(self, row: asyncpg.Record) -> dict[str, Any]:
-        columns = dict(zip(row.keys(), row, strict=True))  # items() makes a tuple for each
-        for name in ("payload", "headers", "checkpoint", "result"):
-            if (text := columns.get(name)) is not None:
-                try:
-                    columns[name] = self._loads(text)
-                except Exception as exc:  # noqa: BLE001 it must not cost the other jobs
-                    columns[name] = Unreadable(text=text, error=exc)
-        return columns
+        return jobs_of(Job, await self._fetch(connection, statement, *args), self._loads)
 
     def _json(self, value: Any) -> str | None:
         return None if value is None else self._dumps(value)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
@@ -28,6 +28,7 @@ from pgq._models import Job, Token, readable
 from pgq._outcomes import Cancel, GiveUp, Outcome, Snooze
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
+from pgq._rows import with_payload
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
 from pgq._version import check
@@ -113,7 +114,6 @@ class _Held:
     """A claimed job, from the claim until its outcome is written or its lease is lost."""
 
     job: Job[Any]
-    token: Token
     intake: _Intake
     task: asyncio.Task[None] | None = None
     started: bool = False
@@ -193,7 +193,7 @@ class Run:
         tick = min(consumer.timeout for consumer in consumers.values()).total_seconds() / 3
         loop = asyncio.get_running_loop()
 
-        def tell(reason: Reason, token: Token) -> None:
+        def tell(reason: Reason, token: Token | None) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._cancel_held, token, reason)
 
@@ -382,11 +382,10 @@ class Run:
         return sum(intake.ended for intake in self._intakes)
 
     def _take(self, intake: _Intake, jobs: list[Job[Any]]) -> None:
-        receipts = [job.receipt for job in jobs]
-        self._beats.hold(receipts, intake.consumer.timeout.total_seconds())
+        self._beats.hold(jobs, intake.consumer.timeout.total_seconds())
         intake.held += len(jobs)
-        for job, (_, token) in zip(jobs, receipts, strict=True):
-            held = self._held[token] = _Held(job, token, intake)
+        for job in jobs:
+            held = self._held[job.token] = _Held(job, intake)
             if self._stopping.is_set():
                 self._give_back(held)
             else:
@@ -414,8 +413,8 @@ class Run:
             self._settler.release(held.job)
 
     def _forget(self, held: _Held) -> None:
-        if self._held.pop(held.token, None) is not None:
-            self._beats.drop(held.token)
+        if self._held.pop(held.job.token, None) is not None:
+            self._beats.drop(held.job.token)
             held.intake.held -= 1
             held.intake.freed.set()
             held.intake.ended += 1
@@ -484,16 +483,15 @@ class Run:
             task = held.intake.consumer.task_of(job)
             held.handler = task
             job = decoded(task, job)
-            in_transaction = partial(self._call_in_transaction, held, task)
+            call = endpoint(
+                self._settings,
+                task,
+                partial(self._call_in_transaction, held, task),
+                self._processes,
+                is_over=lambda: self._over,
+            )
             with nullcontext() if task.deadline is None else self._alarm(held, task.deadline):
-                result = await handle(
-                    self._settings,
-                    task,
-                    job,
-                    in_transaction,
-                    self._processes,
-                    is_over=lambda: self._over,
-                )
+                result = returned(await call(job))
             return None if held.committed or result is None else task.results.encode(result)
         except (Outcome, RolledBack, NotBegun):
             raise
@@ -503,7 +501,7 @@ class Run:
     @contextmanager
     def _alarm(self, held: _Held, deadline: timedelta) -> Generator[None, None, None]:
         alarm = asyncio.get_running_loop().call_later(
-            deadline.total_seconds(), self._cancel_held, held.token, "deadline"
+            deadline.total_seconds(), self._cancel_held, held.job.token, "deadline"
         )
         try:
             yield
@@ -543,9 +541,9 @@ class Run:
             if held.settling and not (isinstance(exc, RolledBack) or is_silent(exc)):
                 # It was not completed: middleware may call the handler again.
                 held.settling = False
-                self._beats.hold([held.job.receipt], held.intake.consumer.timeout.total_seconds())
+                self._beats.hold([held.job], held.intake.consumer.timeout.total_seconds())
                 if held.deferred is not None:
-                    self._cancel_held(held.token, held.deferred)
+                    self._cancel_held(held.job.token, held.deferred)
             raise
         held.committed = True
         return result
@@ -569,7 +567,7 @@ class Run:
                 # From here the transaction itself keeps the job from others: a heartbeat would
                 # only wait for it.
                 held.settling = True
-                self._beats.drop(held.token)
+                self._beats.drop(held.job.token)
                 call = self._queue.complete(job, result, connection=connection)
                 return await answered(connection, call, seconds)
 
@@ -711,7 +709,7 @@ def decoded(task: Task[Any, Any], job: Job[Any]) -> Job[Any]:
     """Return a job with the payload that the handler of its task takes; raises `InvalidPayload`."""
     if not task.payloads.is_typed:
         return job
-    return replace(job, payload=task.payloads.decode(job.payload))
+    return with_payload(job, task.payloads.decode(job.payload))
 
 
 async def tell(settings: Settings, job: Job[Any], error: BaseException) -> None:
@@ -723,60 +721,47 @@ async def tell(settings: Settings, job: Job[Any], error: BaseException) -> None:
         await _logged(hook, job, error)
 
 
-async def handle(
+def endpoint(
     settings: Settings,
     task: Task[Any, Any],
-    job: Job[Any],
     in_transaction: Endpoint,
     processes: Processes,
     *,
     is_over: Callable[[], bool] = bool,
-) -> Any:
-    """Call the handler of a job, with hooks and middleware around it.
+) -> Endpoint:
+    """Return what calls the handler of a task, with hooks and middleware around it.
+
+    It takes a job as `decoded` returns it.
 
     Args:
         settings: of the worker.
         task: the job's.
-        job: as `decoded` returns it.
         in_transaction: calls the handler and completes the job, for a task with `transaction`.
         processes: where it is called that is to run in one.
         is_over: tells whether nobody waits for a thread any more that is not heard of; by default
             somebody does.
-
-    Returns:
-        What the handler returned, or the middleware around it.
-
-    Raises:
-        Outcome: the handler returned or raised one.
-        Exception: the attempt has failed.
     """
-    result = await _endpoint(settings, task, in_transaction, processes, is_over)(job)
+    call: Endpoint
+    if task.transaction:
+        call = in_transaction
+    elif task.run_in == "thread":
+        call = partial(call_in_thread, task.function, is_over=is_over)
+    elif task.run_in == "process":
+        call = partial(processes.call, task.function)
+    else:
+        call = task.function
+    if settings.before or settings.after:
+        call = partial(_call_with_hooks, settings, call)
+    for middleware in reversed(settings.middleware):
+        call = partial(_call_around, middleware, call)
+    return call
+
+
+def returned(result: Any) -> Any:
+    """Return what a handler has returned; raises it if it is an `Outcome`."""
     if isinstance(result, Outcome):
         raise result
     return result
-
-
-def _endpoint(
-    settings: Settings,
-    task: Task[Any, Any],
-    in_transaction: Endpoint,
-    processes: Processes,
-    is_over: Callable[[], bool],
-) -> Endpoint:
-    endpoint: Endpoint
-    if task.transaction:
-        endpoint = in_transaction
-    elif task.run_in == "thread":
-        endpoint = partial(call_in_thread, task.function, is_over=is_over)
-    elif task.run_in == "process":
-        endpoint = partial(processes.call, task.function)
-    else:
-        endpoint = task.function
-    if settings.before or settings.after:
-        endpoint = partial(_call_with_hooks, settings, endpoint)
-    for middleware in reversed(settings.middleware):
-        endpoint = partial(_call_around, middleware, endpoint)
-    return endpoint
 
 
 async def call_and_complete(
@@ -797,9 +782,7 @@ async def call_and_complete(
         RolledBack: it was not.
         Outcome: the handler returned or raised one.
     """
-    result = await task.function(job, connection)
-    if isinstance(result, Outcome):
-        raise result
+    result = returned(await task.function(job, connection))
     if not await complete(None if result is None else task.results.encode(result)):
         raise RolledBack(f"what the handler of job {job.id} wrote is rolled back")
     return result

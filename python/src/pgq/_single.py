@@ -23,8 +23,9 @@ from pgq._run import (
     Settings,
     call_and_complete,
     decoded,
-    handle,
+    endpoint,
     instrumented,
+    returned,
     tell,
 )
 from pgq._settle import end
@@ -87,8 +88,8 @@ class Single:
             job = decoded(task, job)
             deadline = None if task.deadline is None else task.deadline.total_seconds()
             async with Processes() as processes:
-                handled = handle(self._settings, task, job, in_transaction, processes)
-                result = await asyncio.wait_for(handled, deadline)
+                call = endpoint(self._settings, task, in_transaction, processes)
+                result = returned(await asyncio.wait_for(call(job), deadline))
             if committed:
                 return True
             kept = None if result is None else task.results.encode(result)

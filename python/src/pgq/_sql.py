@@ -9,8 +9,10 @@ from functools import lru_cache
 
 _COLUMNS = """
     select id, token, queue, priority, state, attempt, max_attempts, payload::text as payload,
-           headers::text as headers, group_key, dedupe_key, worker, enqueued_at, run_at,
-           claimed_at, lease_expires_at, last_error, cancel_requested,
+           headers::text as headers, group_key, dedupe_key, worker,
+           timestamptz_send(enqueued_at) as enqueued_at, timestamptz_send(run_at) as run_at,
+           timestamptz_send(claimed_at) as claimed_at,
+           timestamptz_send(lease_expires_at) as lease_expires_at, last_error, cancel_requested,
            checkpoint::text as checkpoint"""
 _JOB = (
     _COLUMNS
@@ -145,7 +147,8 @@ CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 GET = (
     _COLUMNS
     + """,
-           expires_at, finished_at, result::text as result
+           timestamptz_send(expires_at) as expires_at,
+           timestamptz_send(finished_at) as finished_at, result::text as result
       from @pgq_get(id => $1::bigint)"""
 )
 RETRY = "select @pgq_retry(id => $1::bigint)"

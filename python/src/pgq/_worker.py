@@ -22,7 +22,8 @@ from pgq._child import LOADED
 from pgq._errors import expect
 from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
-from pgq._queue import DEFAULT_TIMEOUT, Dumps, Executor, Loads, Queue, read_json
+from pgq._queue import DEFAULT_TIMEOUT, Dumps, Executor, Queue
+from pgq._rows import Loads, read_json
 from pgq._run import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Run, Settings
 from pgq._single import Single
 from pgq._task import Task
