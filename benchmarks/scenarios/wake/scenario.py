@@ -14,6 +14,7 @@ from benchmarks.pgbench import BenchmarkError
 from benchmarks.scenario import Context, Found, Scenario, Variant
 from benchmarks.stage import Stage
 
+_LISTENER = Path(__file__).with_name("listener.py")
 _P50, _P99 = "p50 ms", "p99 ms"
 _JOBS, _QUICK_JOBS = 200, 50
 
@@ -36,7 +37,7 @@ class Wake(Scenario):
         for turn in range(context.rounds):
             _remark_commit(context, turn)
             for stage in context.turn(turn):
-                program = workers.program(stage.short)
+                program = _LISTENER if stage.short == "floor" else workers.program(stage.short)
                 if program is None or _polls(context, stage):
                     continue
                 measure = partial(_measure, context, stage, program, turn)
@@ -103,8 +104,9 @@ SCENARIO = Wake(
         "recommends and a handler that does nothing; one connection of psql enqueues a job 50 to "
         "150 ms after the last one began, 200 in all. The time is from just before the enqueue is "
         "sent until the handler begins, by the clock that all processes share; 20 jobs before "
-        "those do not count. At most 3 rounds, and one of a worker that takes more than 200 ms. A "
-        "quick run has 50 jobs."
+        "those do not count. The floor is an INSERT with NOTIFY, and a program that deletes the "
+        "row when it hears of it, in Python over asyncpg and uvloop, as pgq's worker is. At most 3 "
+        "rounds, and one of a worker that takes more than 200 ms. A quick run has 50 jobs."
     ),
     matrix=True,
     most=3,

@@ -1,0 +1,1 @@
+insert into floor.job (payload) values ('{{payload}}') \; notify floor;
