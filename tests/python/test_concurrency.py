@@ -338,10 +338,29 @@ async def test_receipts_of_several_slots_are_locked_in_one_order_whatever_theirs
     async with started(complete(a, shuffled)) as completing:
         await waiting(c, a, completing)
         # Nothing of a later slot is held while the call waits for the first one.
-        beat = b.fetchval("select pgq_heartbeat($1::int8, $2::int8)", *receipts[0])
-        assert await within(beat, 5)
+        await b.fetch("select from pgq.job where id = $1 for update nowait", receipts[0][0])
         await c.execute("commit")
         assert sorted(await within(completing)) == [job_id for job_id, _ in receipts]
+
+
+@pytest.mark.parametrize("jobs", [10, 250])
+async def test_receipts_of_jobs_for_which_others_wait_are_locked_in_the_same_order(
+    a: Connection, b: Connection, c: Connection, jobs: int
+) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
+    await enqueue(a, jobs)
+    receipts = await dequeue(a, jobs)
+    (awaited, _), *others = receipts
+    await a.execute("select pgq_enqueue('1', after => array[$1::bigint])", awaited)
+    await c.execute("begin")
+    await c.fetch("select from pgq.job where id = $1 for update", awaited)
+    async with started(complete(a, receipts)) as completing:
+        await waiting(c, a, completing)
+        # It has locked none of those that come after the one that it waits for.
+        for other, _ in (others[0], others[-1]):
+            await b.fetch("select from pgq.job where id = $1 for update nowait", other)
+        await c.execute("commit")
+        assert len(await within(completing)) == jobs
 
 
 async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floor(

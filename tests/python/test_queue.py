@@ -635,9 +635,8 @@ async def test_times_are_datetimes_whatever_the_connection_makes_of_them(
 ) -> None:
     connection = await asyncpg.connect(**dsn)
     try:
-        await connection.set_type_codec(
-            "timestamptz", schema="pg_catalog", encoder=str, decoder=str
-        )
+        for name in ("timestamptz", "bytea", "jsonb", "bool", "interval"):
+            await connection.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=list)
         job_id = await connection.fetchval("select pgq_enqueue('1', run_at => '2999-12-31 0:0Z')")
         ahead = await queue.get(job_id, connection=connection)
         await connection.execute("select pgq_enqueue('2', run_at => '1066-10-14 9:00:00.000001Z')")

@@ -2,7 +2,7 @@
  * Dedupe keys.
  */
 begin;
-select plan(44);
+select plan(45);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -125,6 +125,17 @@ select pgq_complete(d.id, d.token) from pgq_dequeue(2, queue => 'held') d \g /de
 select results_eq(
     $$ select a.payload #>> '{}' from pgq.archive a where a.queue = 'held' $$, $$ values ('h') $$,
     'the archive keeps a job whose key is held');
+select pgq_create_queue('both', keep_completed => '1 minute', dedupe_for => '1 hour') \g /dev/null
+select pg_temp.put(k, k, p_queue => 'both') from unnest('{x,y,z}'::text[]) k \g /dev/null
+select pg_temp.add('plain', 'both') \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_dequeue(1, queue => 'both') d \g /dev/null
+select count(*) from (select array_agg(d.id) as ids, array_agg(d.token) as tokens
+                        from pgq_dequeue(3, queue => 'both') d) d, pgq_complete(d.ids, d.tokens) \g /dev/null
+select results_eq(
+    $$ select a.dedupe_key collate "default", a.expires_at - a.finished_at from pgq.archive a where a.queue = 'both'
+        order by a.id $$,
+    $$ values ('x', interval '1 hour'), ('y', '1 hour'), ('z', '1 hour'), (null, '1 minute') $$,
+    'or, where completed jobs are kept, keeps it for longer than the others');
 select pg_temp.wait('59 minutes') \g /dev/null
 select is(pg_temp.put('again', 'h', 'replace', 'held'), :h::bigint, 'a key is held after completion');
 select is(pg_temp.take(1, 'held'), '{}', 'and nothing runs again');

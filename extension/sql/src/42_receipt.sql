@@ -55,50 +55,6 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
 'and SERIALIZABLE.';
 
--- Their queue keeps none. Before PostgreSQL 17 a plan for id = any (ids) may look for the lane
--- alone.
---@ define simple
-tokens[1] & 524288 = 0
-        and current_setting('server_version_num')::integer >= 170000
---@ end
--- Those of one lane of one slot.
---@ define together
-(select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
---@ end
-
-create function pgq._discard(ids bigint[], tokens bigint[])
-returns setof bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-begin
-    case tokens[1] & 7
-    --@ each slot
-    when {slot} then
-        return query
-        delete from pgq.job_{slot} j
-         where j.lane = (tokens[1] >> 3) & 65535 and j.id = any (ids) and j.is_awaited is null
-           -- "is true" keeps it from becoming a join: it is hashed.
-           and ((j.id, j.token) in (
-                   select r.id, r.token from unnest(ids, tokens) r (id, token)
-               )) is true
-           and {together}
-        returning j.id;
-    --@ end
-    else
-    end case;
-end
-$$;
-comment on function pgq._discard(bigint[], bigint[]) is
-'deletes the jobs of many receipts if these are of one lane of a slot, and returns the ids; not '
-'those for which others wait';
-
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[],

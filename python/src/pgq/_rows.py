@@ -35,11 +35,11 @@ def read_json(text: str) -> Any:
         return json.loads(text)
 
 
-class _Times(dict[bytes | None, datetime | None]):
-    """Times by how the server sends them in binary, of which the jobs of a claim share most."""
+class _Times(dict[str | None, datetime | None]):
+    """Times by how the server sends them, of which the jobs of a claim share most."""
 
-    def __missing__(self, sent: bytes) -> datetime:
-        microseconds = int.from_bytes(sent, "big", signed=True)
+    def __missing__(self, sent: str) -> datetime:
+        microseconds = int.from_bytes(bytes.fromhex(sent), "big", signed=True)
         time = _EPOCH + timedelta(microseconds=microseconds)
         self[sent] = time
         return time
@@ -50,7 +50,8 @@ def jobs_of(kind: type[JobT], rows: Sequence[asyncpg.Record], loads: Loads) -> l
 
     Args:
         kind: the class.
-        rows: JSON comes as text in them, times as `timestamptz_send` makes them.
+        rows: JSON comes as text in them, times as the digits of what `timestamptz_send`
+            makes of them.
         loads: reads JSON text; what it cannot read is an `Unreadable`.
     """
     if not rows:

@@ -1,8 +1,9 @@
 """Every SQL statement of the package; `@` stands for the schema of the pgq functions.
 
 JSON travels as text and is cast by the server, so that the statements give the same result on
-a connection with no json codec, with pgq's or with the caller's own. Arguments are named: the
-names are API, and defaulted arguments may be added to a function later.
+a connection with no json codec, with pgq's or with the caller's own. So do the times of jobs, in
+hexadecimal digits: see `_rows`. Arguments are named: the names are API, and defaulted arguments may
+be added to a function later.
 """
 
 from functools import lru_cache
@@ -10,10 +11,11 @@ from functools import lru_cache
 _COLUMNS = """
     select id, token, queue, priority, state, attempt, max_attempts, payload::text as payload,
            headers::text as headers, group_key, dedupe_key, worker,
-           timestamptz_send(enqueued_at) as enqueued_at, timestamptz_send(run_at) as run_at,
-           timestamptz_send(claimed_at) as claimed_at,
-           timestamptz_send(lease_expires_at) as lease_expires_at, last_error, cancel_requested,
-           checkpoint::text as checkpoint"""
+           encode(timestamptz_send(enqueued_at), 'hex') as enqueued_at,
+           encode(timestamptz_send(run_at), 'hex') as run_at,
+           encode(timestamptz_send(claimed_at), 'hex') as claimed_at,
+           encode(timestamptz_send(lease_expires_at), 'hex') as lease_expires_at,
+           last_error, cancel_requested, checkpoint::text as checkpoint"""
 _JOB = (
     _COLUMNS
     + """
@@ -147,8 +149,8 @@ CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 GET = (
     _COLUMNS
     + """,
-           timestamptz_send(expires_at) as expires_at,
-           timestamptz_send(finished_at) as finished_at, result::text as result
+           encode(timestamptz_send(expires_at), 'hex') as expires_at,
+           encode(timestamptz_send(finished_at), 'hex') as finished_at, result::text as result
       from @pgq_get(id => $1::bigint)"""
 )
 RETRY = "select @pgq_retry(id => $1::bigint)"
