@@ -184,6 +184,49 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
     assert await given_back(queue) == [(1, 1), (2, 1), (3, 1)]
 
 
+# A handler that blocks the event loop, for much longer than the test lasts.
+BLOCKED: Final = """
+import asyncio, sys, time
+from datetime import timedelta
+import asyncpg, pgq
+from pgq import _run
+
+_run._SETTLE_SECONDS = 0.5
+
+async def main():
+    async with asyncpg.create_pool(min_size=0) as pool:
+        worker = pgq.Worker(pool, grace=timedelta(seconds=float(sys.argv[1])))
+
+        @worker.handler("default")
+        async def handle(job):
+            print("begun", flush=True)
+            time.sleep(600)
+
+        await worker.run()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("grace", "signals"), [("1", SIGNALS[:1]), ("3600", SIGNALS)])
+async def test_a_worker_whose_event_loop_is_blocked_ends_in_time_nevertheless(
+    server: Server,
+    connection: Connection,
+    queue: pgq.Queue,
+    grace: str,
+    signals: Sequence[signal.Signals],
+) -> None:
+    job_id = await queue.enqueue(1)
+    async with child(server, connection, BLOCKED, grace) as worker:
+        assert await worker.line() == "begun"
+        for number in signals:
+            os.kill(worker.pid, number)
+        assert await worker.ended() in {128 + number for number in signals}
+    job = await queue.get(job_id)
+    assert job is not None
+    assert (job.state, job.attempt) == ("active", 1), "its lease will run out"
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 async def test_the_signal_handlers_of_the_application_are_there_after_a_worker(
     server: Server, connection: Connection, queue: pgq.Queue, loop: str

@@ -191,11 +191,13 @@ class Run:
         for name in consumers:
             self._listener.add(name)
         tick = min(consumer.timeout for consumer in consumers.values()).total_seconds() / 3
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        self._watch = Watch(settings.name, self._on_loop)
+        self._was_signalled = False
 
         def tell(reason: Reason, token: Token | None) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._cancel_held, token, reason)
+                self._loop.call_soon_threadsafe(self._cancel_held, token, reason)
 
         self._beats = Heartbeat(
             connect, self._queue, tick, partial(tell, "lost"), partial(tell, "cancel")
@@ -221,9 +223,8 @@ class Run:
             stack.push_async_callback(self._beats.stop)
             await stack.enter_async_context(self._processes)
             await self._beats.start()
-            watch = Watch(self._settings.name, self._on_loop)
-            stack.callback(watch.stop)
-            watch.start()
+            stack.callback(self._watch.stop)
+            self._watch.start()
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):
                 check(await link.run(self._queue.version))
@@ -294,8 +295,20 @@ class Run:
             while intake.backlog:
                 self._give_back(intake.backlog.popleft())
 
-    def signalled(self) -> None:
-        """Stop, or abort what was stopped before."""
+    def signalled(self, number: int) -> None:
+        """Stop, or abort what was stopped before; for signal handlers.
+
+        A process whose loop does not answer is ended when it would have stopped.
+        """
+        seconds = _CANCEL_SECONDS
+        if not self._was_signalled:
+            seconds += self._settings.grace_seconds + 2 * _SETTLE_SECONDS
+        self._was_signalled = True
+        self._watch.end_within(seconds, 128 + number)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop_or_abort)
+
+    def _stop_or_abort(self) -> None:
         if self._stopping.is_set():
             self.abort()
         self.stop("; a second signal ends them at once")

@@ -1,9 +1,12 @@
-"""Warns when the event loop of a worker does not answer."""
+"""Warns when the event loop of a worker does not answer, and ends a process that cannot stop."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -27,6 +30,8 @@ class Watch:
         self._at_work = at_work
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
+        self._ends_at = math.inf  # of time.monotonic()
+        self._status = 0
         self._thread = threading.Thread(target=self._watch, name="pgq-watch", daemon=True)
 
     def start(self) -> None:
@@ -37,6 +42,14 @@ class Watch:
         """Ask no more; the thread ends by itself."""
         self._stopped.set()
 
+    def end_within(self, seconds: float, status: int) -> None:
+        """End the process then, with this exit status, if the loop does not answer.
+
+        A signal handler may call it: the loop would not hear of the signal.
+        """
+        self._ends_at = min(self._ends_at, time.monotonic() + seconds)
+        self._status = status
+
     def _watch(self) -> None:
         while not self._stopped.wait(_PAUSE_SECONDS):
             answered = threading.Event()
@@ -45,16 +58,25 @@ class Watch:
             except RuntimeError:  # it was closed without a stop
                 return
             if not answered.wait(_BLOCKED_SECONDS) and not self._stopped.is_set():
-                jobs = self._at_work()
-                more = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
                 log.warning(
                     "the event loop has not answered for %g s, and all that runs on it waits:"
                     " code that blocks belongs in a plain function, which gets a thread;"
-                    " at work: %s%s",
+                    " at work: %s",
                     _BLOCKED_SECONDS,
-                    ", ".join(jobs[:_MAX_NAMED]) or "none",
-                    more,
+                    self._named(),
                     extra=about_worker(self._name),
                 )
             while not (answered.wait(_PAUSE_SECONDS) or self._stopped.is_set()):
-                pass
+                if time.monotonic() > self._ends_at:
+                    log.error(
+                        "the worker was told to stop, but the event loop does not answer: the"
+                        " process ends, and leases will run out; at work: %s",
+                        self._named(),
+                        extra=about_worker(self._name),
+                    )
+                    os._exit(self._status)
+
+    def _named(self) -> str:
+        jobs = self._at_work()
+        more = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
+        return (", ".join(jobs[:_MAX_NAMED]) or "none") + more

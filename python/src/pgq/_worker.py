@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -316,7 +315,8 @@ class Worker:
 
         On a stop it claims no more, lets handlers finish for `grace` (a second signal ends that
         at once), then cancels them, and gives back what did not finish without counting the
-        attempt. A handler that does not end when cancelled keeps its lease until it runs out.
+        attempt. A handler that does not end when cancelled keeps its lease until it runs out; if
+        it blocks the event loop the process is ended, with the status 128 + the signal's number.
         After a lost connection it connects again, with growing pauses.
 
         Args:
@@ -427,7 +427,7 @@ class _Signals:
     """
 
     def __init__(self) -> None:
-        self._tell: list[Callable[[], object]] = []  # the runs
+        self._runs: list[Run] = []
         self._before: dict[signal.Signals, Any] = {}
 
     @contextmanager
@@ -436,15 +436,14 @@ class _Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, run.signalled)
-        if not self._tell:
+        if not self._runs:
             self._replace()
-        self._tell.append(tell)
+        self._runs.append(run)
         try:
             yield
         finally:
-            self._tell.remove(tell)
-            if not self._tell:
+            self._runs.remove(run)
+            if not self._runs:
                 self._restore()
 
     def _replace(self) -> None:
@@ -461,12 +460,12 @@ class _Signals:
 
     def forget(self) -> None:
         """In a process that was forked: the runs are its parent's."""
-        self._tell.clear()
+        self._runs.clear()
         self._restore()
 
-    def _signalled(self, *_: object) -> None:
-        for tell in self._tell:
-            tell()
+    def _signalled(self, number: int, _: object) -> None:
+        for run in self._runs:
+            run.signalled(number)
 
 
 _signals = _Signals()
