@@ -86,6 +86,7 @@ lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m mypy $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m pyright
 	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
+	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pytest_pgq --ignoreexternal
 	$(PGQ_PYTHON) extension/build.py --check
 	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql \
 	    $(wildcard extension/sql/updates/*.sql)

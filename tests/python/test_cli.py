@@ -197,12 +197,19 @@ def test_somebody_without_privileges_is_told_who_can_give_them(
 
 
 def test_install_is_done_once_and_says_the_versions(empty: Cli) -> None:
-    assert "is installed now, in the schema public" in empty.ok("install")
+    assert "is installed now, in the schema public, by CREATE EXTENSION" in empty.ok("install")
     assert "is installed already" in empty.ok("install")
     assert "up to date" in empty.ok("upgrade")
     facts = empty.json("install")
     assert facts["installed"] == facts["available"]
     assert "in the schema public" in empty.fails(1, "install", "--schema", "jobs")
+
+
+def test_there_is_no_age_of_maintenance_before_the_first(empty: Cli) -> None:
+    empty.ok("install")
+    [before] = [row for row in empty.json("health") if row["subject"] == "maintenance"]
+    assert (before["age"], before["detail"]) == (None, "no tick yet: nobody has claimed")
+    assert "\npgq_maintenance_age_seconds " not in empty.ok("metrics", "--once")
 
 
 def test_the_functions_may_be_in_a_schema_that_is_named(empty: Cli, server: Server) -> None:

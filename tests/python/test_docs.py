@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import asyncpg
@@ -185,6 +187,23 @@ async def test_the_metrics_to_be_alerted_of_exist(environment: dict[str, str]) -
 def test_the_reference_shows_all_that_the_package_exports() -> None:
     shown = re.findall(r"^::: pgq\.(\w+)$", read("reference/python.md"), re.MULTILINE)
     assert sorted(shown) == sorted(pgq.__all__)
+
+
+@pytest.mark.parametrize("module", ["pgq", "pgq.otel", "pgq.testing", "pytest_pgq"])
+def test_all_that_is_public_has_a_docstring(module: str) -> None:
+    exported = import_module(module)
+    names = getattr(exported, "__all__", [name for name in vars(exported) if name[0] != "_"])
+    for name in names:
+        found = getattr(exported, name)
+        if not inspect.isroutine(found) and not inspect.isclass(found):
+            continue  # a type that has got a name
+        if not (getattr(found, "__module__", None) or "").startswith(("pgq", "pytest_pgq")):
+            continue
+        assert found.__doc__, name
+        for member, value in vars(found).items():
+            function = value.fget if isinstance(value, property) else value
+            if member[0] != "_" and inspect.isroutine(function):
+                assert inspect.getdoc(getattr(found, member)), f"{name}.{member}"
 
 
 # The site

@@ -10,11 +10,14 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import asyncpg
 import pgq
 import pytest
+from pgq._link import backoff
+from pgq._listen import Listener
 
 from .sessions import (
     Connection,
@@ -906,6 +909,32 @@ async def test_a_worker_that_cannot_listen_polls(
             await a.execute(PUT)
             await has(number)
         assert await a.fetchval(REGISTERED) == 0
+
+
+async def test_workers_do_not_poll_or_connect_again_in_step(
+    pool: asyncpg.Pool[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    rest = Listener.idle
+
+    async def watched(self: Listener, name: str, jitter: float) -> None:
+        pauses.append(jitter)
+        await rest(self, name, jitter)
+
+    async def polled() -> bool:
+        return len(pauses) >= 20
+
+    monkeypatch.setattr(Listener, "idle", watched)
+    worker = pgq.Worker(pool, poll_interval=timedelta(milliseconds=1), listen=False)
+    counting(worker)
+    async with running(worker):
+        await until(polled)
+    assert len(set(pauses)) > 10
+    assert all(0.75 <= pause <= 1.25 for pause in pauses)
+    first, second = (list(islice(backoff(), 10)) for _ in range(2))
+    assert first != second
+    for pause, most in zip(first, (0.1 * 2**n for n in range(10)), strict=True):
+        assert min(most, 10) / 2 <= pause <= min(most, 10)
 
 
 async def test_without_listen_a_worker_only_polls(pool: asyncpg.Pool[Any], a: Connection) -> None:

@@ -15,8 +15,11 @@ from typing import Any
 import asyncpg
 import pgq
 import pytest
+from pgq._link import Link
+from pgq._settle import Settler
 from pgserver import Server
 
+from .sessions import started
 from .workers import FAST, SHORT
 
 NO_TIME = timedelta(0)
@@ -139,6 +142,50 @@ async def test_completions_that_come_together_go_together(
     async with running(worker):
         await patiently(done)
     assert [len(receipts) for receipts, _ in watch.calls] == [8]
+
+
+async def test_a_completion_waits_for_nothing_but_the_call_before_it(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    await queue.enqueue_many(range(4))
+    jobs = await queue.dequeue(4)
+    written: list[int] = []
+    gate = asyncio.Event()
+    link = Link(pool, 10)
+
+    async def write(_: object) -> list[int]:
+        written.append(len(written))
+        await gate.wait()
+        return [job.id for job in jobs]
+
+    link.run = write  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    ended: list[pgq.Job] = []
+
+    def settled(job: pgq.Job, accepted: bool) -> None:
+        assert accepted
+        ended.append(job)
+
+    def refused(job: pgq.Job, exc: Exception) -> None:
+        pytest.fail(f"{job.id}: {exc!r}")
+
+    settler = Settler(queue, link, settled, refused)
+
+    async def loops(number: int = 10) -> None:
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    async with started(settler.run()):
+        await loops()
+        settler.complete(jobs[0], None)
+        await loops()
+        assert len(written) == 1, "no timer stands before it"
+        for job in jobs[1:]:
+            settler.complete(job, None)
+        await loops()
+        assert (len(written), ended) == (1, [])
+        gate.set()
+        await loops()
+        assert (len(written), ended) == (2, jobs), "the others go together"
 
 
 async def test_results_that_come_together_go_together(

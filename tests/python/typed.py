@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import asyncpg
 import pgq
 from pgq import testing
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -22,6 +23,24 @@ class SendEmail:
 async def send(job: pgq.Job[SendEmail]) -> int:
     assert_type(job.payload, SendEmail)
     return len(job.payload.to)
+
+
+class Text(TypedDict):
+    to: str
+
+
+class Letter(BaseModel):
+    to: str
+
+
+@pgq.task("emails")
+async def text(job: pgq.Job[Text]) -> None:
+    assert_type(job.payload["to"], str)
+
+
+@pgq.task("emails")
+async def write(job: pgq.Job[Letter]) -> None:
+    assert_type(job.payload.to, str)
 
 
 @pgq.task("emails")
@@ -60,6 +79,9 @@ async def right(
     await send_in_a_transaction(testing.job(SendEmail("ada")), connection)
     await send.enqueue_many((SendEmail(to) for to in "ab"), connection=pool, run_at=None)
     await take_anything.enqueue({"to": "ada"}, connection=pool)
+    await text.enqueue({"to": "ada"}, connection=pool)
+    await write.enqueue(Letter(to="ada"), connection=pool)
+    await send.schedule("daily", "0 9 * * *", SendEmail("ada"), connection=pool)
     pgq.Worker(pool, [send, send_in_a_thread, send_in_a_transaction, take_anything])
 
 
@@ -106,6 +128,9 @@ async def wrong(connection: pgq.Connection) -> None:
     await send.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue(SendEmail("ada"), connection=connection, priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue(SendEmail("ada"), connection=connection, prio=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await text.enqueue({"from": "ada"}, connection=connection)  # type: ignore[typeddict-item]  # pyright: ignore[reportArgumentType]
+    await write.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send.schedule("daily", "0 9 * * *", 1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue_many([1], connection=connection)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     await send_in_a_thread.enqueue(1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send_in_a_transaction.enqueue(1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

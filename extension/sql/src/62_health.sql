@@ -81,13 +81,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_tick constant bigint := coalesce(pg_sequence_last_value('pgq.last_tick'), 0);
+    v_tick constant bigint := nullif(pg_sequence_last_value('pgq.last_tick'), 0);
 begin
     if not pgq._may_observe(null) then
         return;
     end if;
     return query
-    select 'maintenance', 'ok', 'since the last tick',
+    select 'maintenance', 'ok', case when v_tick is null then 'no tick yet: nobody has claimed'
+                                     else 'since the last tick' end,
            v_now - (timestamptz 'epoch' + v_tick * interval '1 millisecond'), null::integer, null
      union all
     select 'rotation', case when cardinality(r.live) + cardinality(r.closing) > 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -99,7 +100,7 @@ class Listener:
                     extra=trouble(exc, pause),
                 )
             if not self._stopping:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, _LAST_PAUSE_SECONDS)
 
     async def _listen(self) -> None:

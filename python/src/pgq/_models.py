@@ -16,17 +16,26 @@ else:  # a type variable has a default from Python 3.13 on
     PayloadT = TypeVar("PayloadT")
 
 JobId = NewType("JobId", int)
+"""The id of a job: it grows, and is never used twice."""
 Token = NewType("Token", int)
+"""The fencing token of one claim of a job: it grows with every claim."""
 
 JobState: TypeAlias = Literal[
     "ready", "scheduled", "waiting", "active", "completed", "dead", "cancelled"
 ]
+"""Where a job is in its life; the last three have ended."""
 FailOutcome: TypeAlias = Literal["scheduled", "dead", "cancelled"]
+"""What became of a job whose attempt has failed."""
 GroupOnDead: TypeAlias = Literal["continue", "block"]
+"""What a group does when a job of it dies: go on, or wait for `Queue.unblock`."""
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
+"""What an enqueue does with the live job that has its dedupe key."""
 AfterOnDead: TypeAlias = Literal["die", "wait"]
+"""What a job does when one dies for which it waits."""
 Missed: TypeAlias = Literal["skip", "once", "all"]
+"""How many jobs a schedule adds for the ticks that it has missed."""
 Privilege: TypeAlias = Literal["enqueue", "consume", "observe", "manage"]
+"""What a role may do with a queue."""
 
 
 class Receipt(NamedTuple):

@@ -337,7 +337,8 @@ class Worker:
     async def run_until_idle(self, pool: asyncpg.Pool[Any] | None = None) -> None:
         """Work until no job can be claimed and all handlers have ended, as tests like it.
 
-        It waits neither for jobs that are scheduled nor for those that others hold.
+        It waits neither for jobs that are scheduled nor for those that others hold, nor for a rate
+        limit.
 
         Args:
             pool: an asyncpg pool, if the worker was made without.

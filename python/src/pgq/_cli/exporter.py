@@ -200,7 +200,11 @@ def _health_metrics(
             f"pgq_{subject}_age_seconds",
             f"Since the last {subject}.",
             (),
-            [((), row["age"]) for row in health if row["subject"] == subject],
+            [
+                ((), row["age"])
+                for row in health
+                if row["subject"] == subject and row["age"] is not None
+            ],
         )
     yield (
         "pgq_health_warnings",

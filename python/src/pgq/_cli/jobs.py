@@ -216,7 +216,8 @@ def cancel(
     """Cancel live jobs.
 
     The worker of an active job is told at its next heartbeat, and there is no other attempt;
-    the job is active until then. Exits with 1 if one of the jobs is not live.
+    the job is active until then, and not counted with --all. Exits with 1 if one of the jobs is
+    not live.
     """
     if job_ids and queue is None and key is None and not everything:
         _cancel(job_ids, force=force)
