@@ -11,7 +11,9 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pgq
 import pytest
+import pytest_pgq
 from bootstrap import ROOT
 
 from .programs import run_program
@@ -27,6 +29,15 @@ def build(output: Path) -> Path:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("dist"))
+
+
+def test_what_is_tested_is_the_wheel_of_the_sources() -> None:
+    installed = Path(sysconfig.get_path("purelib"))
+    for package in (pgq, pytest_pgq):
+        assert Path(package.__file__ or "").is_relative_to(installed)
+    for source in (ROOT / "python" / "src").glob("*/**/*.py"):
+        file = installed / source.relative_to(ROOT / "python" / "src")
+        assert file.read_bytes() == source.read_bytes(), f"{file} is old: run make build"
 
 
 def only(directory: Path, pattern: str) -> Path:

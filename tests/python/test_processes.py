@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -22,7 +24,7 @@ from pgserver import Server
 from .cli_session import variables
 from .programs import run_program
 from .sessions import Connection, until, within
-from .workers import FAST, child, is_alive, is_gone, running
+from .workers import FAST, child, ended, is_alive, is_gone, running
 
 pytestmark = pytest.mark.once
 
@@ -229,6 +231,20 @@ async def test_a_process_is_used_again_unless_it_has_died(
         second = await pid_of(queue)
         assert second != first
     assert not is_alive(second)
+
+
+def keep_the_gil(_: pgq.Job) -> None:
+    ctypes.PyDLL(None).sleep(3)
+
+
+async def test_a_process_that_keeps_its_gil_for_long_keeps_its_lease(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker
+) -> None:
+    job_id = await queue.enqueue(1)
+    lease = timedelta(seconds=1)
+    worker.handler("default", process=True, timeout=lease)(keep_the_gil)
+    async with running(worker):
+        assert await ended(pool, 1) == [(job_id, "completed", 1)]
 
 
 async def test_a_process_that_was_idle_for_long_is_ended(
