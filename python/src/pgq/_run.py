@@ -24,7 +24,7 @@ from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced
-from pgq._models import Job, Token, readable
+from pgq._models import Job, Token, Unreadable, readable
 from pgq._outcomes import Cancel, GiveUp, Outcome, Snooze
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
@@ -43,6 +43,7 @@ Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 
 _LOOK_SECONDS: Final = 1.0  # between two looks whether the pool is closing
 _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
+_NO_ALARM: Final = nullcontext()
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
 
@@ -67,9 +68,10 @@ class Consumer:
 
     def task_of(self, job: Job[Any]) -> Task[Any, Any]:
         """Return the task that handles a job; raises `UnknownTask` and `InvalidPayload`."""
-        readable("payload", job.payload)
-        headers = readable("headers", job.headers)
-        readable("checkpoint", job.checkpoint)
+        headers = job.headers
+        if Unreadable in (type(job.payload), type(headers), type(job.checkpoint)):
+            for part in ("payload", "headers", "checkpoint"):
+                readable(part, getattr(job, part))
         name = headers.get(TASK_HEADER) if isinstance(headers, dict) else None
         if isinstance(name, str) and name in self.tasks:
             return self.tasks[name]
@@ -470,7 +472,10 @@ class Run:
     async def _handle(self, held: _Held) -> None:
         job = held.job
         try:
-            kept = await instrumented(partial(self._attempt, held), job)
+            if instrumentation:
+                kept = await instrumented(partial(self._attempt, held), job)
+            else:
+                kept = await self._attempt(held, job)
         except RolledBack:
             self._report_lost(held, "what the handler wrote was rolled back")
         except NotBegun:
@@ -497,20 +502,22 @@ class Run:
             task = held.intake.consumer.task_of(job)
             held.handler = task
             job = decoded(task, job)
-            call = endpoint(
-                self._settings,
-                task,
-                partial(self._call_in_transaction, held, task),
-                self._processes,
-                is_over=lambda: self._over,
-            )
-            with nullcontext() if task.deadline is None else self._alarm(held, task.deadline):
+            call = self._endpoint(held, task)
+            with _NO_ALARM if task.deadline is None else self._alarm(held, task.deadline):
                 result = returned(await call(job))
             return None if held.committed or result is None else task.results.encode(result)
         except (Outcome, RolledBack, NotBegun):
             raise
         except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
             raise await self._failed(held, job, exc)  # noqa: B904 it has its own cause
+
+    def _endpoint(self, held: _Held, task: Task[Any, Any]) -> Endpoint:
+        settings = self._settings
+        around = settings.before or settings.after or settings.middleware
+        if task.run_in == "loop" and not (task.transaction or around):  # in less time
+            return task.function
+        in_transaction = partial(self._call_in_transaction, held, task)
+        return endpoint(settings, task, in_transaction, self._processes, is_over=lambda: self._over)
 
     @contextmanager
     def _alarm(self, held: _Held, deadline: timedelta) -> Generator[None, None, None]:
