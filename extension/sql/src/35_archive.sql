@@ -8,6 +8,13 @@
 --@ define its_queue
 a.queue = q.name and a.id > q.first_job
 --@ end
+--@ define archive
+pgq.archive (
+        id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
+        attempt, max_attempts, state, queue, worker, payload, headers, last_error, dedupe_key,
+        group_key, checkpoint, result
+    )
+--@ end
 
 create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)
 returns smallint
@@ -45,11 +52,7 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
 begin
-    insert into pgq.archive (
-        id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
-        attempt, max_attempts, state, queue, worker, payload, headers, last_error, dedupe_key,
-        group_key, checkpoint, result
-    )
+    insert into {archive}
     select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
            pgq._archive_bucket(v_now + k.keep, v_now + k.keep - v_now), l.priority, j.attempt,
            j.max_attempts, p_state, q.name, j.worker, j.payload, j.headers, j.last_error,

@@ -247,13 +247,21 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_bits bigint := p_tokens[1];
+    v_bits bigint;
     v_jobs pgq.job[];
     v_sample integer;
 begin
-    if cardinality(p_tokens) > 1 then
-        v_bits := (select bit_or(t) from unnest(p_tokens) t);
+    if p_done = 0 and (cardinality(p_tokens) = 1 or (
+           select bool_and(t & 524287 = p_tokens[1] & 524287) from unnest(p_tokens) t
+       ))
+    then
+        return query select d from pgq._complete_together(p_ids, p_tokens, p_results) d;
+        get diagnostics p_done = row_count;
+        if p_done = cardinality(p_ids) then
+            return;
+        end if;
     end if;
+    v_bits := (select bit_or(t) from unnest(p_tokens) t);
     -- A bit of the token says that the queue kept completed jobs when it was claimed, or that it
     -- has a group.
     v_jobs := array(select s from pgq._settle(p_ids, p_tokens, p_done) s);

@@ -76,6 +76,27 @@ end
 $$;
 comment on function pgq._drop_dependencies(bigint[]) is 'these jobs wait for nobody any more';
 
+create function pgq._tell_waiters(p_ids bigint[], p_lanes integer[], p_completed boolean)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pgq._read_committed() then
+        -- The snapshot may not show all who wait.
+        insert into pgq.waiter_hint (job_id, lane)
+        select case when p_completed then i else -i end, 0 from unnest(p_ids) i;
+        perform pgq._wake_lane(l) from unnest(p_lanes) l;
+    elsif p_completed then
+        perform pgq._release_waiters(p_ids);
+    else
+        perform pgq._forsake_waiters(p_ids);
+    end if;
+end
+$$;
+comment on function pgq._tell_waiters(bigint[], integer[], boolean) is
+'called with jobs of these lanes that have ended and for which others wait: those are noted';
+
 create function pgq._note_awaited(p_jobs pgq.job[], p_completed boolean)
 returns void
 language plpgsql
@@ -87,19 +108,10 @@ begin
     perform pgq._drop_dependencies(array(
         select j.id from unnest(p_jobs) j where j.wait is not null and j.group_id is null
     ));
-    if v_awaited = '{}' then
-        return;
-    end if;
-    if not pgq._read_committed() then
-        -- The snapshot may not show all who wait.
-        insert into pgq.waiter_hint (job_id, lane)
-        select case when p_completed then a else -a end, 0 from unnest(v_awaited) a;
-        perform pgq._wake_lane(l) from (select distinct j.lane from unnest(p_jobs) j) w (l);
-    elsif p_completed then
-        perform pgq._release_waiters(v_awaited);
-    else
-        perform pgq._forsake_waiters(v_awaited);
-    end if;
+    perform pgq._tell_waiters(
+                v_awaited, array(select distinct j.lane from unnest(p_jobs) j), p_completed
+            )
+      where v_awaited <> '{}';
 end
 $$;
 comment on function pgq._note_awaited(pgq.job[], boolean) is

@@ -1,0 +1,124 @@
+/*
+ * Completing jobs that are kept, or that others wait for: in one statement where the receipts are
+ * of one lane of one slot, as those of one claim nearly always are.
+ */
+
+create function pgq._note_completed(
+    p_lane integer, p_heads bigint[], p_group_ids bigint[], p_awaited bigint[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._note_groups(
+                array_agg(g.id), array_agg(g.head), array_agg(smallint '-1'), array_agg(p_lane)
+            )
+       from (select g.id, min(g.head) as head
+               from unnest(p_group_ids, p_heads) g (id, head) group by g.id) g
+      where p_heads is not null;
+    perform pgq._tell_waiters(p_awaited, array[p_lane], true) where p_awaited is not null;
+end
+$$;
+comment on function pgq._note_completed(integer, bigint[], bigint[], bigint[]) is
+'pgq._note_ended for jobs of one lane that have completed: those that were heads of groups, their '
+'groups, and those for which others wait; each may be null';
+
+-- In the lock order. Of a receipt that is given twice the first result that is not null.
+--@ define receipts
+(
+                       select distinct on (u.id, u.token) u.id, u.token, u.result
+                         from unnest(p_ids, p_tokens, p_results)
+                              with ordinality u (id, token, result, n)
+                        order by u.id, u.token, u.result is null, u.n
+                   )
+--@ end
+--@ define kept
+d.id, d.enqueued_at, v_now,
+                   case when d.dedupe_key is null then v_queue.expires else v_queue.expires_key end,
+                   d.run_at, d.claimed_at, d.token,
+                   case when d.dedupe_key is null then v_queue.bucket else v_queue.bucket_key end,
+                   v_queue.priority, d.attempt, d.max_attempts, 'completed', v_queue.name, d.worker,
+                   d.payload, d.headers, d.last_error, d.dedupe_key, d.group_key, d.checkpoint,
+                   d.result
+--@ end
+
+create function pgq._retention(
+    p_lane integer, p_now timestamptz, out name text, out priority smallint, out sample integer,
+    out keep interval, out expires timestamptz, out bucket smallint, out keep_key interval,
+    out expires_key timestamptz, out bucket_key smallint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    select q.name, l.priority, q.sample, q.keep_completed, greatest(q.keep_completed, q.dedupe_for)
+      into name, priority, sample, keep, keep_key
+      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane;
+    expires := p_now + keep;
+    expires_key := p_now + keep_key;
+    bucket := pgq._archive_bucket(expires, expires - p_now);
+    bucket_key := bucket;
+    if keep_key > keep then
+        bucket_key := pgq._archive_bucket(expires_key, expires_key - p_now);
+    end if;
+end
+$$;
+comment on function pgq._retention(integer, timestamptz) is
+'for how long the queue of a lane keeps completed jobs, and those with a dedupe key';
+
+create function pgq._complete_together(p_ids bigint[], p_tokens bigint[], p_results jsonb[])
+returns setof bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_lane constant integer := ((p_tokens[1] >> 3) & 65535)::integer;
+    v_now constant timestamptz := pgq._now();
+    v_queue constant record := pgq._retention(v_lane, v_now);
+    v_done record;
+begin
+    case p_tokens[1] & 7
+    --@ each slot
+    when {slot} then
+        with done as (
+            -- As in pgq._finish.
+            delete from pgq.job_{slot} j
+             using {receipts} r, lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = v_lane and i.id = r.id and i.token = r.token offset 0
+                   ) i
+             where j.ctid = i.ctid and j.token = r.token
+            returning j.*, r.result
+        ), kept as (
+            insert into {archive}
+            select {kept} from done d
+             where case when d.dedupe_key is null then v_queue.keep else v_queue.keep_key end > '0'
+        )
+        select array_agg(d.id) as ids,
+               array_agg(d.id) filter (where d.group_id is not null) as heads,
+               array_agg(d.group_id) filter (where d.group_id is not null) as groups,
+               array_agg(d.id) filter (where d.is_awaited) as awaited
+          into v_done from done d;
+    --@ end
+    else
+        return;
+    end case;
+    if v_done.heads is not null or v_done.awaited is not null then
+        perform pgq._note_completed(v_lane, v_done.heads, v_done.groups, v_done.awaited);
+    end if;
+    if v_queue.keep_key > '0' and v_done.ids is not null and random() * v_queue.sample < 1 then
+        perform pgq._count_ends(v_lane, cardinality(v_done.ids) * v_queue.sample::bigint, 0);
+    end if;
+    return query select i from unnest(v_done.ids) i;
+end
+$$;
+comment on function pgq._complete_together(bigint[], bigint[], jsonb[]) is
+'completes what it finds of receipts of one lane in the slot that they name, and returns the ids; '
+'p_results: one for each receipt, or null';
