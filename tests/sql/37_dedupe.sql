@@ -132,9 +132,11 @@ select pgq_complete(d.id, d.token) from pgq_dequeue(1, queue => 'both') d \g /de
 select count(*) from (select array_agg(d.id) as ids, array_agg(d.token) as tokens
                         from pgq_dequeue(3, queue => 'both') d) d, pgq_complete(d.ids, d.tokens) \g /dev/null
 select results_eq(
-    $$ select a.dedupe_key collate "default", a.expires_at - a.finished_at from pgq.archive a where a.queue = 'both'
-        order by a.id $$,
-    $$ values ('x', interval '1 hour'), ('y', '1 hour'), ('z', '1 hour'), (null, '1 minute') $$,
+    $$ select a.dedupe_key collate "default", a.expires_at - a.finished_at,
+              a.bucket = pgq._archive_bucket(a.expires_at, a.expires_at - a.finished_at)
+         from pgq.archive a where a.queue = 'both' order by a.id $$,
+    $$ values ('x', interval '1 hour', true), ('y', '1 hour', true), ('z', '1 hour', true),
+              (null, '1 minute', true) $$,
     'or, where completed jobs are kept, keeps it for longer than the others');
 select pg_temp.wait('59 minutes') \g /dev/null
 select is(pg_temp.put('again', 'h', 'replace', 'held'), :h::bigint, 'a key is held after completion');
