@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -335,6 +336,19 @@ async def test_metrics_are_served_and_go_on_when_the_server_comes_back(
             server.start()
         assert samples(await asyncio.to_thread(get, "/metrics"))["pgq_up", ()] == 1
         assert await process.terminated() == 0
+
+
+async def test_a_client_that_hangs_up_is_no_error(dsn: dict[str, Any]) -> None:
+    async with serving(dsn) as (process, get):
+        address = re.search(r"//([\d.]+):(\d+)/", process.lines[-1])
+        assert address is not None
+        with socket.create_connection((address[1], int(address[2]))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        # One is answered after the other.
+        assert samples(await asyncio.to_thread(get, "/metrics"))["pgq_up", ()] == 1
+        assert await process.terminated() == 0
+        assert "Traceback" not in "\n".join(process.lines)
 
 
 async def test_a_locked_slot_does_not_hold_up_a_scrape(cli: Cli, a: Connection) -> None:

@@ -377,7 +377,7 @@ async def queue_metrics(
         "pgq.queue.oldest_ready_age",
         [_observe_ages],
         "s",
-        "How long the oldest ready job of a queue has been ready; 0 if there is none.",
+        "How long ago the oldest job of a queue that can be claimed was to run; 0: there is none.",
     )
     _live.append(depths)
     reading = asyncio.create_task(depths.read_for_ever())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -66,6 +67,10 @@ def serve(options: Settings, host: str, port: int) -> ThreadingHTTPServer:
 
     class Server(ThreadingHTTPServer):
         address_family = family
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], ConnectionError):  # the client's own affair
+                super().handle_error(request, client_address)
 
     server = Server((str(address[0]), port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -247,7 +252,7 @@ _OF_QUEUE: Final[tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...]] =
     ),
     (
         "pgq_queue_oldest_ready_age_seconds",
-        "How long the oldest ready job has been ready; 0 if none is.",
+        "How long ago the oldest job that can be claimed was to run; 0 if there is none.",
         lambda row: row["oldest_ready_age"] or 0,
     ),
     (
