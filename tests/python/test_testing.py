@@ -316,10 +316,29 @@ async def test_deadlines_apply(connection: Connection) -> None:
         await asyncio.Event().wait()
 
     async with connection.transaction():
-        with testing.inline(pgq.Worker(tasks=[hang])), pytest.raises(asyncio.TimeoutError):
+        with (
+            testing.inline(pgq.Worker(tasks=[hang])),
+            pytest.raises(asyncio.TimeoutError, match="the deadline of the task has passed"),
+        ):
             await hang.enqueue(None, connection=connection)
     assert await notes(connection) == []
-    assert await connection.fetchval("select state from pgq_jobs") == "scheduled"
+    job = await connection.fetchrow("select state, last_error from pgq_jobs")
+    assert job is not None
+    assert job["state"] == "scheduled"
+    assert "TimeoutError: the deadline of the task has passed" in job["last_error"]
+
+
+async def test_a_timeout_of_the_handler_is_not_the_deadline(connection: Connection) -> None:
+    @pgq.task("default", deadline=timedelta(minutes=1))
+    async def late(_: pgq.Job[None]) -> None:
+        raise asyncio.TimeoutError("no answer")
+
+    async with connection.transaction():
+        with (
+            testing.inline(pgq.Worker(tasks=[late])),
+            pytest.raises(asyncio.TimeoutError, match="no answer"),
+        ):
+            await late.enqueue(None, connection=connection)
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_attempt(connection: Connection) -> None:

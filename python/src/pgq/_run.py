@@ -41,6 +41,8 @@ AfterHook: TypeAlias = Callable[[Job[Any], Any], Any]
 ErrorHook: TypeAlias = Callable[[Job[Any], Exception], Any]
 Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 
+DEADLINE_PASSED: Final = "the deadline of the task has passed"
+
 _LOOK_SECONDS: Final = 1.0  # between two looks whether the pool is closing
 _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
 _NO_ALARM: Final = nullcontext()
@@ -540,7 +542,7 @@ class Run:
         if self._over or held.committed or (held.settling and is_silent(exc)):
             return exc
         if held.reason == "deadline":
-            late = TimeoutError("the deadline of the task has passed")
+            late = TimeoutError(DEADLINE_PASSED)
             late.__cause__ = None if is_cancelled else exc
             exc = late.with_traceback(exc.__traceback__) if is_cancelled else late
         elif held.reason is not None:

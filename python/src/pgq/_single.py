@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from pgq._outcomes import Outcome
 from pgq._processes import Processes
 from pgq._queue import Connection, Executor, Queue
 from pgq._run import (
+    DEADLINE_PASSED,
     Consumer,
     RolledBack,
     Settings,
@@ -89,7 +90,7 @@ class Single:
             deadline = None if task.deadline is None else task.deadline.total_seconds()
             async with Processes() as processes:
                 call = endpoint(self._settings, task, in_transaction, processes)
-                result = returned(await asyncio.wait_for(call(job), deadline))
+                result = returned(await _in_time(call(job), deadline))
             if committed:
                 return True
             kept = None if result is None else task.results.encode(result)
@@ -114,3 +115,14 @@ class Single:
         else:
             async with self._executor.transaction():
                 yield self._executor
+
+
+async def _in_time(call: Awaitable[T], seconds: float | None) -> T:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        return await asyncio.wait_for(call, seconds)
+    except asyncio.TimeoutError as exc:
+        if seconds is None or loop.time() - began < seconds:  # the handler's own
+            raise
+        raise type(exc)(DEADLINE_PASSED) from exc
