@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -84,6 +85,27 @@ async def test_a_second_completer_of_a_receipt_waits_for_the_first(
             await waiting(c, b, task)
             await a.execute(end)
             assert await within(task) == ids * len(answer)
+
+
+async def test_a_completion_that_has_waited_is_of_then(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(c, 1)
+    receipts = await dequeue(c)
+    await a.execute("begin")
+    assert await complete(a, receipts)
+    async with started(complete(b, receipts)) as task:
+        await waiting(c, b, task)
+        await c.execute("select pgq_configure_queue('default', keep_completed => '2 hours')")
+        now = await c.fetchval("select clock_timestamp()")
+        await a.execute("rollback")
+        assert await within(task)
+    row = await c.fetchrow("select finished_at, expires_at, bucket from pgq.archive")
+    assert row is not None
+    assert row["finished_at"] > now
+    assert row["expires_at"] - row["finished_at"] == timedelta(hours=2)
+    expected = "select pgq._archive_bucket($1, '2 hours')"
+    assert row["bucket"] == await c.fetchval(expected, row["expires_at"])
 
 
 async def test_dequeue_does_not_wait_for_rows_that_others_have_locked(

@@ -2,7 +2,7 @@
  * pgq_complete and the archive.
  */
 begin;
-select plan(56);
+select plan(58);
 \ir support/clock.psql
 
 select pgq_enqueue('{"a": 1}', priority => 4, headers => '{"h": 1}', max_attempts => 3) as one \gset
@@ -104,6 +104,20 @@ select results_eq(
     $$ select a.expires_at from pgq.archive a where a.queue = 'none' and a.payload = '"q"' $$,
     $$ select pgq._now() + interval '1 hour' $$,
     'it keeps what is claimed from then on');
+select pgq_create_queue('later', keep_completed => '0') \g /dev/null
+select pg_temp.add(i::text, 'later') from generate_series(1, 5) i \g /dev/null
+create temp table later as select d.* from pgq_dequeue(5, '1 minute', 'later') d;
+select pgq_enqueue('8', 'later', after => array_agg(l.id) filter (where l.payload <> '"3"'))
+  from later l \g /dev/null
+select pgq_configure_queue('later', keep_completed => '1 day') \g /dev/null
+select pgq_complete(l.id, l.token) from later l where l.payload = '"1"' \g /dev/null
+select is(
+    (select count(*) from pgq_complete(array(select l.id from later l where l.payload > '"1"'),
+                                       array(select l.token from later l where l.payload > '"1"'))),
+    4::bigint, 'jobs are completed of which some are waited for');
+select is_empty(
+    $$ select from pgq.archive a where a.queue = 'later' $$,
+    'nor is one kept that others waited for, or that was completed with it');
 
 -- Some of the receipts are good: only the others are looked for elsewhere.
 select pgq_create_queue('z', keep_completed => '0') \g /dev/null

@@ -34,17 +34,16 @@ comment on function pgq._note_completed(integer, bigint[], bigint[], bigint[]) i
                    )
 --@ end
 --@ define kept
-d.id, d.enqueued_at, v_now,
-                   case when d.dedupe_key is null then v_queue.expires else v_queue.expires_key end,
-                   d.run_at, d.claimed_at, d.token,
-                   case when d.dedupe_key is null then v_queue.bucket else v_queue.bucket_key end,
-                   v_queue.priority, d.attempt, d.max_attempts, 'completed', v_queue.name, d.worker,
-                   d.payload, d.headers, d.last_error, d.dedupe_key, d.group_key, d.checkpoint,
-                   d.result
+d.id, d.enqueued_at, q.now,
+                   case when d.dedupe_key is null then q.expires else q.expires_key end, d.run_at,
+                   d.claimed_at, d.token,
+                   case when d.dedupe_key is null then q.bucket else q.bucket_key end, q.priority,
+                   d.attempt, d.max_attempts, 'completed', q.name, d.worker, d.payload, d.headers,
+                   d.last_error, d.dedupe_key, d.group_key, d.checkpoint, d.result
 --@ end
 
 create function pgq._retention(
-    p_lane integer, p_now timestamptz, out name text, out priority smallint, out sample integer,
+    p_lane integer, out now timestamptz, out name text, out priority smallint, out sample integer,
     out keep interval, out expires timestamptz, out bucket smallint, out keep_key interval,
     out expires_key timestamptz, out bucket_key smallint
 )
@@ -52,20 +51,21 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    now := pgq._now();
     select q.name, l.priority, q.sample, q.keep_completed, greatest(q.keep_completed, q.dedupe_for)
       into name, priority, sample, keep, keep_key
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane;
-    expires := p_now + keep;
-    expires_key := p_now + keep_key;
-    bucket := pgq._archive_bucket(expires, expires - p_now);
+    expires := now + keep;
+    expires_key := now + keep_key;
+    bucket := pgq._archive_bucket(expires, expires - now);
     bucket_key := bucket;
     if keep_key > keep then
-        bucket_key := pgq._archive_bucket(expires_key, expires_key - p_now);
+        bucket_key := pgq._archive_bucket(expires_key, expires_key - now);
     end if;
 end
 $$;
-comment on function pgq._retention(integer, timestamptz) is
-'for how long the queue of a lane keeps completed jobs, and those with a dedupe key';
+comment on function pgq._retention(integer) is
+'for how long the queue of a lane keeps jobs that complete now, and those with a dedupe key';
 
 create function pgq._complete_together(p_ids bigint[], p_tokens bigint[], p_results jsonb[])
 returns setof bigint
@@ -80,8 +80,6 @@ set enable_mergejoin = off
 as $$
 declare
     v_lane constant integer := ((p_tokens[1] >> 3) & 65535)::integer;
-    v_now constant timestamptz := pgq._now();
-    v_queue constant record := pgq._retention(v_lane, v_now);
     v_done record;
 begin
     case p_tokens[1] & 7
@@ -95,16 +93,21 @@ begin
                         where i.lane = v_lane and i.id = r.id and i.token = r.token offset 0
                    ) i
              where j.ctid = i.ctid and j.token = r.token
-            returning j.*, r.result
+            returning j.*, r.result, j.token & 524288 <> 0 as was_kept
+        ), queue as materialized (
+            -- As it is when all are locked, which may have taken a while.
+            select q.* from (select max(d.lane) as lane from done d) d, pgq._retention(d.lane) q
         ), kept as (
             insert into {archive}
-            select {kept} from done d
-             where case when d.dedupe_key is null then v_queue.keep else v_queue.keep_key end > '0'
+            select {kept} from queue q, done d
+             where d.was_kept
+               and case when d.dedupe_key is null then q.keep else q.keep_key end > '0'
         )
-        select array_agg(d.id) as ids,
+        select array_agg(d.id) as ids, count(*) filter (where d.was_kept) as counted,
                array_agg(d.id) filter (where d.group_id is not null) as heads,
                array_agg(d.group_id) filter (where d.group_id is not null) as groups,
-               array_agg(d.id) filter (where d.is_awaited) as awaited
+               array_agg(d.id) filter (where d.is_awaited) as awaited,
+               (select q.sample from queue q where q.keep_key > '0') as sample
           into v_done from done d;
     --@ end
     else
@@ -113,8 +116,8 @@ begin
     if v_done.heads is not null or v_done.awaited is not null then
         perform pgq._note_completed(v_lane, v_done.heads, v_done.groups, v_done.awaited);
     end if;
-    if v_queue.keep_key > '0' and v_done.ids is not null and random() * v_queue.sample < 1 then
-        perform pgq._count_ends(v_lane, cardinality(v_done.ids) * v_queue.sample::bigint, 0);
+    if v_done.counted > 0 and random() * v_done.sample < 1 then
+        perform pgq._count_ends(v_lane, v_done.counted * v_done.sample, 0);
     end if;
     return query select i from unnest(v_done.ids) i;
 end
