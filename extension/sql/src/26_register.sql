@@ -5,6 +5,7 @@
 
 create sequence pgq.next_tick;
 create sequence pgq.last_tick;
+create sequence pgq.put_off;
 create sequence pgq.xid_recent;
 create sequence pgq.xid_old;
 create sequence pgq.xid_shifted;
@@ -22,6 +23,8 @@ begin
 end
 $unlogged$;
 comment on sequence pgq.last_tick is 'when (ms since 1970) maintenance ran last';
+comment on sequence pgq.put_off is
+'when (ms since 1970) maintenance was first put off since then: see pgq._puts_off';
 comment on sequence pgq.xid_recent is 'the next transaction id at the last maintenance';
 comment on sequence pgq.xid_old is 'xid_recent before that, at least a second ago';
 comment on sequence pgq.xid_shifted is 'when (ms since 1970) these two were set';

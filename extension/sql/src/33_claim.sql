@@ -66,7 +66,31 @@ comment on function pgq._skip_lost_tokens() is
 'called before the first claim where tokens may be lost: at most 32 million are passed, or an old '
 'receipt could be good again';
 
-create function pgq._wants_tick(p_lease_ms integer)
+create function pgq._puts_off(p_now bigint, p_due bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_since constant bigint := coalesce(pg_sequence_last_value('pgq.put_off'), 0);
+begin
+    -- Not after a minute without any, nor if it failed or was rolled back.
+    if p_now - p_due not between 0 and 60000 then
+        return false;
+    end if;
+    if v_since <= coalesce(pg_sequence_last_value('pgq.last_tick'), 0) then
+        perform setval('pgq.put_off', p_now);
+        return true;
+    end if;
+    return p_now - v_since between 0 and 99;
+end
+$$;
+comment on function pgq._puts_off(bigint, bigint) is
+'whether a call leaves maintenance (due at p_due; ms since 1970) to the next one if it returns all '
+'jobs that there are, for a tenth of a second: who has waited for them waits for the commit, too. '
+'If there may be more, the claim positions must be right for those that look for them';
+
+create function pgq._wants_tick(p_lease_ms integer, p_may_put_off boolean default false)
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -90,16 +114,34 @@ begin
         perform pgq._skip_lost_tokens();
     end if;
     if pgq._read_committed() then
-        perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
-        insert into pgq.chore default values;
+        if p_may_put_off and pgq._puts_off(v_now, v_next) then
+            perform setval('pgq.next_tick', v_now + least(p_lease_ms, 100));
+        else
+            perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
+            insert into pgq.chore default values;
+        end if;
     end if;
     return true;
 end
 $$;
-comment on function pgq._wants_tick(integer) is
+comment on function pgq._wants_tick(integer, boolean) is
 'true about twice a second for all sessions together: the call then looks for expired leases, too, '
-'and maintenance runs at its commit (pgq._maintain). Under REPEATABLE READ always true, and there '
-'is no maintenance';
+'and maintenance runs at its commit (pgq._maintain), unless it is put off. Under REPEATABLE READ '
+'always true, and there is no maintenance';
+
+create function pgq._catch_up(p_lease_ms integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pgq._read_committed() then
+        perform setval('pgq.next_tick', pgq._ms(pgq._now()) + least(p_lease_ms, 500));
+        insert into pgq.chore default values;
+    end if;
+end
+$$;
+comment on function pgq._catch_up(integer) is 'has maintenance that was put off run at the commit';
 
 create function pgq._has_spent_slots()
 returns boolean

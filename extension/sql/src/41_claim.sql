@@ -39,7 +39,7 @@
 
 --@ define ask
 if found and v_tick then
-        v_tick := pgq._wants_tick(v_lease_ms);
+        v_tick := pgq._wants_tick(v_lease_ms, true);
         v_simple := v_simple and not (v_tick and pgq._has_spent_slots());
     end if
 --@ end
@@ -64,17 +64,34 @@ if found and v_tick then
                    j.lease_expires_at, j.last_error, false, j.checkpoint
 --@ end
 
+-- Not if it has returned jobs, and all that there were: see pgq._puts_off.
+--@ define catch_up
+if (v_count = v_left or (v_count = 0 and v_left = batch))
+        and pg_sequence_last_value('pgq.put_off') > pg_sequence_last_value('pgq.last_tick')
+    then
+        perform pgq._catch_up(v_lease_ms);
+    end if
+--@ end
+
+--@ define grab
+return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+        get diagnostics v_count = row_count;
+        {catch_up}
+--@ end
+
 -- Jobs that have come back since must not follow those that have been returned already.
 --@ define rest
-v_left := v_left - v_count;
-    if v_left > 0 and v_more then
+if v_left > v_count and v_more then
+        v_left := v_left - v_count;
         return query
         select g.* from pgq._grab(
                    queue, v_left, v_lease_ms, worker, v_tick, v_until - 1, p_priority => v_priority
                ) g;
-    elsif v_left > 0 and v_tick then
+        get diagnostics v_count = row_count;
+    elsif v_left > v_count and v_tick then
         perform pgq._check_moved();
-    end if
+    end if;
+    {catch_up}
 --@ end
 
 create function @extschema@.pgq_dequeue(
@@ -121,7 +138,7 @@ begin
         end case;
     end loop;
     if v_simple is not true then
-        return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+        {grab};
         return;
     end if;
     v_expiry := v_now + v_lease_ms * interval '1 millisecond';

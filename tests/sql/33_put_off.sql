@@ -1,0 +1,81 @@
+/*
+ * Claims that return all jobs that there are leave maintenance to the next ones, for a while.
+ */
+begin;
+select plan(17);
+\ir support/clock.psql
+
+-- A job is added, and claimed by a call that asks for two.
+create function pg_temp.one() returns text[] language plpgsql as $$
+begin
+    perform pg_temp.add('x');
+    return pg_temp.take(2, 'default', '1 day');
+end
+$$;
+
+create function pg_temp.chores() returns bigint language sql as $$
+    select count(*) from pgq.chore
+$$;
+
+-- The time goes on without maintenance.
+create function pg_temp.later(p_time interval) returns void language plpgsql as $$
+begin
+    perform pg_temp.now_is(pgq._now() + p_time);
+end
+$$;
+
+-- Maintenance has run, and is due again.
+create function pg_temp.due(p_since interval default '10 ms') returns void language plpgsql as $$
+begin
+    delete from pgq.chore;
+    perform pg_temp.later('10 seconds'),
+            setval('pgq.next_tick', pgq._ms(pgq._now() - p_since)),
+            setval('pgq.last_tick', pgq._ms(pgq._now() - interval '500 ms'));
+end
+$$;
+
+select pgq_create_queue('empty'), pgq_create_queue('two') \g /dev/null
+select pg_temp.add(i::text, 'two', i) from generate_series(1, 2) i \g /dev/null
+select pg_temp.take(1, 'empty') \g /dev/null
+
+select pg_temp.due() \g /dev/null
+select is(pg_temp.one(), '{x}', 'a claim that returns the only job');
+select is(pg_temp.chores(), 0::bigint, 'leaves maintenance');
+select is(pg_temp.take(1, 'empty'), '{}', 'to one that returns none');
+select is(pg_temp.chores(), 1::bigint, 'which does it, due or not');
+
+select pg_temp.due() \g /dev/null
+select is(pg_temp.take(1, 'empty'), '{}', 'a claim that returns none');
+select is(pg_temp.chores(), 1::bigint, 'does maintenance that is due');
+
+select pg_temp.due(), pg_temp.add('x'), pg_temp.take(1, 'default', '1 day') \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'and so does one that returns as many as it asks for');
+select cmp_ok((select r.last_value from pgq.next_tick r), '=', pgq._ms(pgq._now()) + 500,
+              'for half a second');
+
+select pg_temp.due(), pg_temp.one(), pg_temp.later('99 ms'), pg_temp.one() \g /dev/null
+select is(pg_temp.chores(), 0::bigint, 'those that return jobs leave it for a tenth of a second');
+select pg_temp.later('1 ms'), pg_temp.one() \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'then they do it');
+
+select pg_temp.due(), pg_temp.one(), pg_temp.later('1 hour') \g /dev/null
+select setval('pgq.put_off', pgq._ms(pgq._now() + '1 second')) \g /dev/null
+select pg_temp.later('101 ms'), pg_temp.one() \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'also if the clock was set back meanwhile');
+
+select pg_temp.due('1 minute'), pg_temp.one() \g /dev/null
+select is(pg_temp.chores(), 0::bigint, 'it may have been due for a minute');
+select pg_temp.due('60001 ms'), pg_temp.one() \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'but not for longer');
+
+select pg_temp.due(), pg_temp.one(), pg_temp.wait('1 ms'), pg_temp.take(1, 'empty') \g /dev/null
+select is(pg_temp.chores(), 0::bigint, 'nothing is left once it has run');
+
+select pg_temp.due() \g /dev/null
+select is(pg_temp.take(3, 'two', '1 day'), '{2,1}', 'the same where there are several priorities');
+select is(pg_temp.chores(), 0::bigint, 'which take the long way');
+select pg_temp.take(1, 'two') \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'and done with none');
+
+select * from finish();
+rollback;
