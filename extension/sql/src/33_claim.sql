@@ -78,11 +78,11 @@ begin
     if p_now - p_due not between 0 and 60000 then
         return false;
     end if;
-    if v_since <= coalesce(pg_sequence_last_value('pgq.last_tick'), 0) then
+    if v_since <= coalesce(pg_sequence_last_value('pgq.last_tick'), 0) or v_since > p_now then
         perform setval('pgq.put_off', p_now);
         return true;
     end if;
-    return p_now - v_since between 0 and 99;
+    return p_now - v_since < 100;
 end
 $$;
 comment on function pgq._puts_off(bigint, bigint) is

@@ -67,7 +67,8 @@ if found and v_tick then
 -- Not if it has returned jobs, and all that there were: see pgq._puts_off.
 --@ define catch_up
 if (v_count = v_left or (v_count = 0 and v_left = batch))
-        and pg_sequence_last_value('pgq.put_off') > pg_sequence_last_value('pgq.last_tick')
+        and pg_sequence_last_value('pgq.put_off')
+            between pg_sequence_last_value('pgq.last_tick') + 1 and v_us / 1000
     then
         perform pgq._catch_up(v_lease_ms);
     end if
