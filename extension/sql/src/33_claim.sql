@@ -71,24 +71,36 @@ returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_since constant bigint := coalesce(pg_sequence_last_value('pgq.put_off'), 0);
 begin
     -- Not after a minute without any, nor if it failed or was rolled back.
-    if p_now - p_due not between 0 and 60000 then
-        return false;
-    end if;
-    if v_since <= coalesce(pg_sequence_last_value('pgq.last_tick'), 0) or v_since > p_now then
+    if p_now - p_due between 0 and 60000 and coalesce(pg_sequence_last_value('pgq.put_off'), 1) = 1
+    then
         perform setval('pgq.put_off', p_now);
         return true;
     end if;
-    return p_now - v_since < 100;
+    return false;
 end
 $$;
 comment on function pgq._puts_off(bigint, bigint) is
-'whether a call leaves maintenance (due at p_due; ms since 1970) to the next one if it returns all '
-'jobs that there are, for a tenth of a second: who has waited for them waits for the commit, too. '
-'If there may be more, the claim positions must be right for those that look for them';
+'puts off maintenance that is due since p_due (ms since 1970), unless it is put off already. It is '
+'left to the next call by one that returns all jobs that there are: who has waited for them waits '
+'for the commit, too. If there may be more, the claim positions must be right for those that look '
+'for them';
+
+create function pgq._catch_up()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pgq._read_committed() then
+        perform setval('pgq.put_off', 1);
+        insert into pgq.chore default values;
+    end if;
+end
+$$;
+comment on function pgq._catch_up() is
+'has maintenance run at the commit; it is not put off any more, for nobody';
 
 create function pgq._wants_tick(p_lease_ms integer, p_may_put_off boolean default false)
 returns boolean
@@ -114,11 +126,9 @@ begin
         perform pgq._skip_lost_tokens();
     end if;
     if pgq._read_committed() then
-        if p_may_put_off and pgq._puts_off(v_now, v_next) then
-            perform setval('pgq.next_tick', v_now + least(p_lease_ms, 100));
-        else
-            perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
-            insert into pgq.chore default values;
+        perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
+        if not (p_may_put_off and pgq._puts_off(v_now, v_next)) then
+            perform pgq._catch_up();
         end if;
     end if;
     return true;
@@ -126,22 +136,8 @@ end
 $$;
 comment on function pgq._wants_tick(integer, boolean) is
 'true about twice a second for all sessions together: the call then looks for expired leases, too, '
-'and maintenance runs at its commit (pgq._maintain), unless it is put off. Under REPEATABLE READ '
-'always true, and there is no maintenance';
-
-create function pgq._catch_up(p_lease_ms integer)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if pgq._read_committed() then
-        perform setval('pgq.next_tick', pgq._ms(pgq._now()) + least(p_lease_ms, 500));
-        insert into pgq.chore default values;
-    end if;
-end
-$$;
-comment on function pgq._catch_up(integer) is 'has maintenance that was put off run at the commit';
+'and maintenance runs at its commit (pgq._maintain), or is put off. Under REPEATABLE READ always '
+'true, and there is no maintenance';
 
 create function pgq._has_spent_slots()
 returns boolean

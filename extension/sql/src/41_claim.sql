@@ -64,13 +64,14 @@ if found and v_tick then
                    j.lease_expires_at, j.last_error, false, j.checkpoint
 --@ end
 
--- Not if it has returned jobs, and all that there were: see pgq._puts_off.
+-- What is put off (by this very call: after v_now) waits a tenth of a second for a call that has not
+-- returned all that there is.
 --@ define catch_up
-if (v_count = v_left or (v_count = 0 and v_left = batch))
-        and pg_sequence_last_value('pgq.put_off')
-            between pg_sequence_last_value('pgq.last_tick') + 1 and v_us / 1000
+if pg_sequence_last_value('pgq.put_off') > 1
+        and (v_count = v_left or (v_count = 0 and v_left = batch)
+             or v_us / 1000 - pg_sequence_last_value('pgq.put_off') not between -999 and 99)
     then
-        perform pgq._catch_up(v_lease_ms);
+        perform pgq._catch_up();
     end if
 --@ end
 
