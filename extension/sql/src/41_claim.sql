@@ -64,7 +64,7 @@ if found and v_tick then
                    j.lease_expires_at, j.last_error, false, j.checkpoint
 --@ end
 
--- What is put off (by this very call: after v_now) waits a tenth of a second for a call that has not
+-- What is put off (by this call: after v_now) waits a tenth of a second for one that has not
 -- returned all that there is.
 --@ define catch_up
 if pg_sequence_last_value('pgq.put_off') > 1
