@@ -72,7 +72,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Not after a minute without any, nor before it is due: it has failed, or the clock was set back.
+    -- Not after a minute without any, nor before it is due: it failed, or the clock was set back.
     if p_now - p_due between 0 and 60000 and coalesce(pg_sequence_last_value('pgq.put_off'), 1) = 1
     then
         perform setval('pgq.put_off', p_now);
