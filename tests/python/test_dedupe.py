@@ -232,6 +232,28 @@ async def test_what_replaces_a_job_that_ends_meanwhile_is_added(
     assert await c.fetchval("select payload from pgq.job") == '"new"'
 
 
+async def test_jobs_are_replaced_in_the_lock_order(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    """Whoever else locks several jobs begins with those in the ring, whatever their ids are."""
+    await a.execute("select pgq_enqueue('1', dedupe_key => 'a', run_at => now() + '1 hour')")
+    await a.execute("begin")
+    await a.execute("select pgq_claim($1)", await put(b, "b"))
+    replace = """
+        select pgq_enqueue_many(
+            '{2,3}', dedupe_keys => '{a,b}', on_duplicate => 'replace', run_at => now() + '1 hour'
+        )
+    """
+    async with started(b.execute("select pgq_cancel_all('default')")) as cancelling:
+        await waiting(a, b, cancelling)
+        async with started(c.execute(replace)) as replacing:
+            await waiting(a, c, replacing)
+            await a.execute("rollback")
+            await within(cancelling)
+            await within(replacing)
+    assert await count(a) == 2
+
+
 async def test_no_replaced_payload_is_lost_while_jobs_are_moved(dsn: Dsn, a: Connection) -> None:
     await a.execute("select pgq_pause('default')")
     ids = [await put(a, f"k{number}") for number in range(50)]

@@ -98,6 +98,14 @@ async def test_a_worker_follows_the_primary_and_nothing_acknowledged_is_lost(pai
                 return len(acknowledged) >= JOBS // 3
 
             await until(under_way, 30)
+            async with sessions(dsn_of(standby), 1) as (reader,):
+
+                async def shows_leases() -> bool:
+                    return bool(await reader.fetchval("select exists (select from pgq_workers)"))
+
+                await until(shows_leases)
+                gone = "select bool_and(backend_gone is null) from pgq_workers"
+                assert await reader.fetchval(gone), "a standby does not know"
             await asyncio.to_thread(primary.stop, "kill")
             await asyncio.to_thread(standby.promote)
             await within(producer, 30)

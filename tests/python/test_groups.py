@@ -518,6 +518,32 @@ async def test_more_of_a_group_may_run_when_its_concurrency_is_raised(a: Connect
     assert last > ids[3]
 
 
+async def test_a_concurrency_that_was_raised_for_long_before_its_commit_counts_for_all(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("begin; select pgq_configure_queue('default', group_concurrency => 2)")
+    ids = [await put(b) for _ in range(2)]
+    assert await claimed(b) == ids[:1]
+    await a.execute("commit")
+    await maintain(b)
+    assert await claimed(b) == ids[1:]
+
+
+async def test_who_knows_the_old_concurrency_when_it_is_raised_is_found_by_the_next_tick(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 2)")
+    await b.execute("begin; select from pgq.gate for update")
+    await a.execute("update pgq.queue set group_concurrency = 1")  # as one who commits now sees it
+    ids = [await put(a) for _ in range(2)]
+    assert await claimed(a) == ids[:1]
+    await a.execute("update pgq.queue set group_concurrency = 2")
+    await b.execute("commit")
+    await maintain(a)
+    assert await claimed(a) == ids[1:]
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 0
+
+
 async def test_a_pop_that_does_maintenance_lets_the_next_of_its_group_go(a: Connection) -> None:
     await put(a)
     await put(a)

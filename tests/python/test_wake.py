@@ -285,6 +285,21 @@ async def test_who_leaves_something_to_the_next_tick_wakes_who_does_it(
     assert await ear.count() == 1
 
 
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+async def test_a_group_that_is_blocked_no_more_wakes(
+    a: Connection, b: Connection, level: str
+) -> None:
+    ear = await listen(b)
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    receipt = await active(a, group_key="g")
+    await a.execute("select pgq_enqueue('2', group_key => 'g')")
+    await a.execute("select pgq_fail($1, $2, 'no', retryable => false)", *receipt)
+    await sleep(b)
+    await a.execute(f"begin isolation level {level}; select pgq_purge('default', '{{dead}}')")
+    await a.execute("commit")
+    assert await ear.count() == 1
+
+
 async def test_settings_that_let_jobs_run_wake(a: Connection, b: Connection) -> None:
     ear = await listen(b)
     await a.execute("select pgq_pause('default')")

@@ -2,7 +2,7 @@
  * Follow-up work. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(61);
+select plan(62);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -57,6 +57,17 @@ select is(pg_temp.state('c'), 'waiting', 'a job waits');
 select is(pg_temp.take(9), '{a,b}', 'and is not claimed');
 select throws_ok(
     format('select pgq_claim(%s)', :c::bigint), '55000', null, 'nor is it by its id');
+do $$
+declare
+    v_detail text;
+begin
+    perform pgq_claim((select j.id from pgq_jobs j where j.payload = '"c"'));
+exception when object_not_in_prerequisite_state then
+    get stacked diagnostics v_detail = pg_exception_detail;
+    perform set_config('pgq_test.detail', v_detail, true);
+end
+$$;
+select is(current_setting('pgq_test.detail'), 'They were named when it was enqueued.', 'which says why');
 select is(pg_temp.end_of('a'), true, 'one that it waits for completes');
 select pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9), '{}', 'it waits for the other one');

@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(119);
+select plan(122);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -398,6 +398,16 @@ select is(pg_temp.ask('regress_ann', 'select queue from pgq_queues'), '(a)', 'pg
 select is(pg_temp.ask('regress_ann', 'select name from pgq_queue_settings'), '(a)', 'so does pgq_queue_settings');
 select is(pg_temp.ask('regress_chief', 'select count(*) from pgq_queue_settings'),
     (select format('(%s)', count(*)) from pgq.queue), 'all for those who may observe all');
+select is(
+    array(select concat_ws(' ', v.queue, v.role, v.privileges) from pgq_privileges v
+           where v.role ~ '^regress_' order by v.queue, v.role),
+    array[
+        '* regress_chief {consume,enqueue,manage,observe}',
+        'a regress_ann {consume,enqueue,manage,observe}', 'a2 regress_ann {consume}'
+    ], 'pgq_privileges shows what was granted');
+select is(pg_temp.ask('regress_ann', 'select distinct queue from pgq_privileges'), '(a)',
+    'of the queues that the caller may observe');
+select is(pg_temp.code('regress_bob', 'select * from pgq_privileges'), '42501', 'and nothing to others');
 select is(pg_temp.ask('regress_ann', 'select distinct queue from pgq_jobs'), '(a)', 'pgq_jobs, too, dead jobs included');
 select is(pg_temp.ask('regress_ann', format('select * from pgq_jobs where id in (%s,%s)', :ready, :dead)),
     'nothing', 'also asked for an id');

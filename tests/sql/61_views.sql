@@ -2,7 +2,7 @@
  * The views, in small databases, with what a plain count of the tables says.
  */
 begin;
-select plan(50);
+select plan(51);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -230,6 +230,9 @@ select pgq_heartbeat(j.id, j.token) from pgq.job j where j.worker = 'ann' \g /de
 select is(
     (select row(w.expired, w.last_heartbeat_at = pgq._now())::text
        from pgq_workers w where w.worker = 'ann'), '(0,t)', 'heartbeats count');
+select pgq_heartbeat(j.id, j.token, '1 hour') from pgq.job j where j.worker = 'ann' \g /dev/null
+select is((select w.last_heartbeat_at from pgq_workers w where w.worker = 'ann'), pgq._now(),
+          'also with a timeout of their own');
 select pgq_complete(j.id, j.token) from pgq.job j where j.worker = 'ann' \g /dev/null
 select is((select count(*) from pgq_workers), 1::bigint, 'who has completed all is not shown');
 

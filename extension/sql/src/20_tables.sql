@@ -137,10 +137,11 @@ comment on table pgq.job is
 comment on column pgq.job.max_attempts is 'null: as the queue says';
 comment on column pgq.job.run_at is 'when it was asked to run; null: at once';
 comment on column pgq.job.due is
-'parked slots only: the place there, see pgq._due';
+'parked slots only: the place there, in microseconds since 1970; not before it is due';
 comment on column pgq.job.dedupe_queue_id is 'the queue, if there is a dedupe_key';
-comment on column pgq.job.group_id is 'see pgq._group_id';
-comment on column pgq.job.wait is 'its place in the group while it waits, see pgq._turn_group';
+comment on column pgq.job.group_id is 'see pgq._group_ids';
+comment on column pgq.job.wait is
+'its place in the group while it waits, see pgq._turn_group; its id while it waits without one';
 comment on column pgq.job.start_by is 'the expires_at of pgq_enqueue';
 comment on column pgq.job.pid is 'the backend that claimed it';
 comment on column pgq.job.is_awaited is 'true: jobs of pgq.dependency wait for it';

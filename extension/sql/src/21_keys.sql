@@ -38,4 +38,5 @@ create table pgq.group_hint (
 create index group_hint_group_id_idx on pgq.group_hint (group_id);
 alter table pgq.group_hint replica identity full;
 comment on table pgq.group_hint is
-'groups that the next tick looks at, and from which place on: see pgq._take_hints';
+'groups that the next tick looks at, and from which place on: see pgq._take_hints. id below 0: all '
+'groups of the queue that group_id is';

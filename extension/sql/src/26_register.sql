@@ -24,7 +24,7 @@ end
 $unlogged$;
 comment on sequence pgq.last_tick is 'when (ms since 1970) maintenance ran last';
 comment on sequence pgq.put_off is
-'since when (ms since 1970) maintenance is put off, or 1: see pgq._puts_off';
+'since when (ms since 1970) maintenance is put off, or 1: see pgq._wants_tick';
 comment on sequence pgq.xid_recent is 'the next transaction id at the last maintenance';
 comment on sequence pgq.xid_old is 'xid_recent before that, at least a second ago';
 comment on sequence pgq.xid_shifted is 'when (ms since 1970) these two were set';

@@ -1,6 +1,21 @@
 /*
- * Small helpers: the clock, checks of arguments, settings, and where things are.
+ * Small helpers: settings that pin plans, the clock, checks of arguments, and lanes.
  */
+
+-- Plans are cached, and some are made while a slot is empty or was truncated a moment ago: they are
+-- to be index scans then, too.
+--@ define index_scans
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+--@ end
+-- And look at the index for each row of the other side.
+--@ define nested_loops
+{index_scans}
+set enable_hashjoin = off
+set enable_mergejoin = off
+--@ end
 
 -- It becomes part of the calling expression, as it would not if it pinned search_path.
 create function pgq._now()
@@ -28,6 +43,7 @@ create function pgq._us(p_at timestamptz)
 returns bigint
 language plpgsql
 immutable
+strict
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -36,19 +52,11 @@ end
 $$;
 comment on function pgq._us(timestamptz) is 'microseconds since 1970, exact';
 
-create function pgq._due(p_run_at timestamptz, p_id bigint)
-returns bigint
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return pgq._us(p_run_at) + p_id % 4096;
-end
-$$;
-comment on function pgq._due(timestamptz, bigint) is
-'the place of a job in a parked slot: in microseconds since 1970, spread over 4 milliseconds, so '
-'that a claim position can pass some of a million jobs which fall due at one moment';
+-- Places in a parked slot are spread over 4 milliseconds, so that a claim position can pass some of
+-- a million jobs which fall due at one moment: this is added to the microseconds.
+--@ define spread
+% 4096
+--@ end
 
 create function pgq._read_committed()
 returns boolean

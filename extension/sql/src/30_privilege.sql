@@ -62,12 +62,7 @@ returns boolean
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     return pg_has_role(p_role, current_user, 'usage') or exists (
@@ -103,7 +98,8 @@ begin
         raise exception 'permission denied for queue "%"', p_queue
             using errcode = 'insufficient_privilege',
                   detail = format('Role "%s" needs the privilege "%s".', pgq._caller(), p_verb),
-                  hint = 'Somebody who manages the queue can give it with pgq_grant.';
+                  hint = 'If there is that queue, somebody who manages it can give it with '
+                         'pgq_grant.';
     end if;
     raise exception 'queue "%" does not exist', p_queue
         using errcode = 'undefined_object',

@@ -2,9 +2,6 @@
  * The statements on jobs, each once per slot on the slot itself: a plan over pgq.job would lock all
  * slots, and one that is being truncated must not be touched by anybody who has no business there.
  *
- * The settings pin the plans: they are cached, some are made while a slot is empty or was
- * truncated a moment ago, and must be index scans then, too.
- *
  * Claimable is a job that nobody leases, or whose lease has expired and that has an attempt left
  * (p_max is the queue's max_attempts); pgq._maintain buries the others. Parked jobs are looked at
  * in the order in which they fell due, a thousand at a time, and of these the lowest ids come
@@ -42,7 +39,7 @@ coalesce((
                         and i.attempt < coalesce(i.max_attempts, v_max)))
 --@ end
 
--- pgq._due adds up to 4095 microseconds.
+-- A place is up to 4095 microseconds behind the time: see "spread".
 --@ define due
 i.lane = v_lane and i.due <= v_us + 4095 and i.due > {start}
                    and (i.run_at is null or i.run_at <= v_now) and {claimable}
@@ -55,12 +52,7 @@ create function pgq._peek(
 returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;
@@ -94,12 +86,7 @@ create function pgq._window(
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare
@@ -134,12 +121,7 @@ create function pgq._oldest(
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare
@@ -185,6 +167,12 @@ select i.ctid from pgq.job_{slot} i
                     order by i.id limit v_left for update skip locked
 --@ end
 
+-- By its receipt "r". Whoever locks several jobs does it by slot, lane and id.
+--@ define found
+select i.ctid from pgq.job_{slot} i
+                    where i.lane = p_lane and i.id = r.id and i.token = r.token
+--@ end
+
 -- What raising costs against what it costs to pass claimed entries meanwhile: after about 32 claims
 -- of one job, 10 claims of ten, 3 claims of a hundred.
 --@ define raise_floor
@@ -199,12 +187,7 @@ create function pgq._claim(
 returns setof pgq.job
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_lane alias for p_lane; v_after alias for p_after; v_until alias for p_until;
@@ -256,32 +239,19 @@ comment on function
 'leases up to p_batch claimable jobs with p_after < id < p_until in a lane of a slot and returns '
 'them in id order, passing by those that others have locked; in a parked slot, of the sorted p_ids';
 
-create function pgq._remove(p_slot smallint, p_lane integer, p_ids bigint[])
-returns setof pgq.job
+create function pgq._remove(p_slot smallint, p_lane integer, p_id bigint, out job pgq.job)
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{index_scans}
 as $$
 begin
     case p_slot
     --@ each slot
     when {slot} then
-        return query
-        delete from pgq.job_{slot} j
-         using unnest(p_ids) r (id), lateral (
-                   select i.ctid from pgq.job_{slot} i
-                    where i.lane = p_lane and i.id = r.id offset 0
-               ) i
-         where j.ctid = i.ctid
-        returning j.*;
+        delete from pgq.job_{slot} j where j.lane = p_lane and j.id = p_id returning j.* into job;
     --@ end
     end case;
 end
 $$;
-comment on function pgq._remove(smallint, integer, bigint[]) is
-'deletes and returns jobs that this session has locked';
+comment on function pgq._remove(smallint, integer, bigint) is
+'deletes and returns a job that this session has locked';

@@ -6,12 +6,7 @@ create function pgq._lower_bases(p_slot smallint)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 begin
@@ -44,7 +39,6 @@ as $$
 declare
     v_number constant bigint := coalesce(pg_sequence_last_value('pgq.admission'), 0);
     v_is_open boolean;
-    v_slot smallint;
 begin
     if v_number = coalesce(pg_sequence_last_value('pgq.admission_seen'), 0) then
         return;
@@ -55,11 +49,7 @@ begin
          where l.locktype = 'advisory' and (l.classid, l.objid, l.objsubid) = ({admitting}, 2)
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
     );
-    foreach v_slot in array pgq._slots() loop
-        if v_slot >= 4 then
-            perform pgq._lower_bases(v_slot);
-        end if;
-    end loop;
+    perform pgq._lower_bases(s) from unnest(pgq._slots()) s where s >= 4;
     if not v_is_open then
         perform setval('pgq.admission_seen', v_number);
     end if;
@@ -102,12 +92,7 @@ create function pgq._raise_base(p_slot smallint, p_before bigint)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 begin
@@ -151,14 +136,11 @@ as $$
 declare
     v_old constant bigint := coalesce(pg_sequence_last_value('pgq.xid_old'), 0);
     v_writers bigint[];
-    v_slot smallint;
 begin
     if pg_snapshot_xmin(pg_current_snapshot())::text::bigint < v_old then
         -- Before the snapshots in which the slots are looked at.
         v_writers := pgq._oldest_writers();
-        foreach v_slot in array pgq._slots() loop
-            perform pgq._raise_base(v_slot, least(v_old, v_writers[v_slot + 1]));
-        end loop;
+        perform pgq._raise_base(s, least(v_old, v_writers[s + 1])) from unnest(pgq._slots()) s;
     end if;
 end
 $$;

@@ -66,27 +66,6 @@ comment on function pgq._skip_lost_tokens() is
 'called before the first claim where tokens may be lost: at most 32 million are passed, or an old '
 'receipt could be good again';
 
-create function pgq._puts_off(p_now bigint, p_due bigint)
-returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- Not after a minute without any, nor before it is due: it failed, or the clock was set back.
-    if p_now - p_due between 0 and 60000 and coalesce(pg_sequence_last_value('pgq.put_off'), 1) = 1
-    then
-        perform setval('pgq.put_off', p_now);
-        return true;
-    end if;
-    return false;
-end
-$$;
-comment on function pgq._puts_off(bigint, bigint) is
-'puts off maintenance that is due since p_due (ms since 1970), unless it is put off already. It is '
-'left to the next call by one that returns all jobs that there are: who has waited for them waits '
-'for the commit, too. If there may be more, the claim positions must be right for those that look '
-'for them';
-
 create function pgq._catch_up()
 returns void
 language plpgsql
@@ -127,7 +106,12 @@ begin
     end if;
     if pgq._read_committed() then
         perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
-        if not (p_may_put_off and pgq._puts_off(v_now, v_next)) then
+        -- Not after a minute without any, nor before it is due: it failed, or the clock was reset.
+        if p_may_put_off and v_now - v_next between 0 and 60000
+            and coalesce(pg_sequence_last_value('pgq.put_off'), 1) = 1
+        then
+            perform setval('pgq.put_off', v_now);
+        else
             perform pgq._catch_up();
         end if;
     end if;
@@ -136,8 +120,10 @@ end
 $$;
 comment on function pgq._wants_tick(integer, boolean) is
 'true about twice a second for all sessions together: the call then looks for expired leases, too, '
-'and maintenance runs at its commit (pgq._maintain), or is put off. Under REPEATABLE READ always '
-'true, and there is no maintenance';
+'and maintenance runs at its commit (pgq._maintain). Under REPEATABLE READ always true, and there '
+'is no maintenance. p_may_put_off: it is put off, unless it is already, and left to the next call '
+'by one that returns all jobs that there are: who has waited for them waits for the commit, too. '
+'If there may be more, the claim positions must be right for those that look for them';
 
 create function pgq._has_spent_slots()
 returns boolean

@@ -50,12 +50,7 @@ create function pgq._grab(
 returns setof @extschema@.pgq_job
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_now constant timestamptz := pgq._now();

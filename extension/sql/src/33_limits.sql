@@ -19,12 +19,7 @@ create function pgq._held_permits(p_queue_id integer, p_permits integer[])
 returns integer[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     -- Maintenance may open a parked slot, and move jobs there, after this look at the ring.
@@ -60,10 +55,7 @@ create function pgq._take_permits(p_queue pgq.queue, p_number integer)
 returns integer[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 set enable_mergejoin = off
 as $$
 declare
@@ -146,12 +138,7 @@ create function pgq._take_starts(p_queue pgq.queue, p_number integer, p_now time
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_last constant bigint := pgq._moment(p_queue, p_now);
@@ -202,31 +189,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgq.hold (slot, queue_id, permit, token, lane, id)
-    select (j.token & 7)::smallint, p_queue_id, p_permits[j.n], j.token,
+    select (j.token & 7)::smallint, p_queue_id, p_permits[j.ordinality::integer], j.token,
            ((j.token >> 3) & 65535)::integer, j.id
-      from (select u.*, row_number() over () as n from unnest(p_jobs) u) j
+      from unnest(p_jobs) with ordinality j
      where p_permits is not null;
     insert into pgq.start (queue_id, moment, token)
-    select p_queue_id, p_starts[j.n], j.token
-      from (select u.*, row_number() over () as n from unnest(p_jobs) u) j
+    select p_queue_id, p_starts[j.ordinality::integer], j.token
+      from unnest(p_jobs) with ordinality j
      where p_starts is not null;
 end
 $$;
 comment on function pgq._use_permits(integer, @extschema@.pgq_job[], integer[], bigint[]) is
 'notes which permits jobs that have just been claimed use (null: none of that kind)';
-
-create function pgq._raise_at_limit(p_queue text, p_id bigint)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    raise exception 'job % cannot start now: queue "%" is at its limit', p_id, p_queue
-        using errcode = 'object_not_in_prerequisite_state',
-              hint = 'Try again when another of its jobs has ended, or later.';
-end
-$$;
-comment on function pgq._raise_at_limit(text, bigint) is 'raises 55000';
 
 create function pgq._grab_limited(
     p_queue pgq.queue, p_batch integer, p_lease_ms integer, p_worker text, p_tick boolean,
@@ -257,7 +231,10 @@ begin
                 v_number := cardinality(v_starts);
             end if;
             if v_number = 0 and p_until = p_after + 2 then
-                perform pgq._raise_at_limit(p_queue.name, p_after + 1);
+                raise exception 'job % cannot start now: queue "%" is at its limit', p_after + 1,
+                        p_queue.name
+                    using errcode = 'object_not_in_prerequisite_state',
+                          hint = 'Try again when another of its jobs has ended, or later.';
             end if;
             v_jobs := array(
                 select g

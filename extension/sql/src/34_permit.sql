@@ -54,12 +54,7 @@ create function pgq._forget_starts(p_now timestamptz)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     -- Nearly always only those of late: under a held horizon the entries of older ones pile up.
@@ -89,12 +84,7 @@ create function pgq._expired_holders(p_slot smallint, p_now timestamptz)
 returns table (lane integer, id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case p_slot

@@ -56,12 +56,7 @@ comment on function pgq._bare(pgq.job) is
 create function pgq._find(p_id bigint, out job pgq.job)
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_slots constant smallint[] := pgq._slots();
@@ -97,10 +92,7 @@ create function pgq._lock(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     case p_slot
@@ -139,18 +131,12 @@ comment on function pgq._find_and_lock(bigint, boolean) is
 'p_active: else it may come back unlocked. Waits for whoever has it locked';
 
 create function pgq._take_expired(
-    p_slot smallint, p_queue_id integer, p_batch integer, p_window integer, p_now timestamptz,
-    p_exhausted boolean
+    p_slot smallint, p_queue_id integer, p_batch integer, p_now timestamptz, p_exhausted boolean
 )
 returns table (lane integer, id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case p_slot
@@ -167,7 +153,7 @@ begin
                          from pgq.job_{slot} j
                         where j.lane = l.id and j.{key} > {base}
                         order by j.{key}
-                        limit p_window
+                        limit case when p_exhausted then 10000 end
                    ) w
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
@@ -187,10 +173,10 @@ begin
 end
 $$;
 comment on function
-    pgq._take_expired(smallint, integer, integer, integer, timestamptz, boolean) is
-'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all; '
-'looks at the first p_window live jobs of each lane (null: at all); p_exhausted: takes only those '
-'that were to be cancelled, have no attempt left, or keep a permit of max_active';
+    pgq._take_expired(smallint, integer, integer, timestamptz, boolean) is
+'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all. '
+'p_exhausted: looks at the first 10000 live jobs of each lane, and takes only those that were to '
+'be cancelled, have no attempt left, or keep a permit of max_active';
 
 create function pgq._open_slot(p_slot smallint)
 returns timestamptz
@@ -219,7 +205,7 @@ begin
     select r.parked[cardinality(r.parked)] into p_job.slot
       from pgq.ring r order by r.gen desc limit 1;
     p_job.run_at := p_run_at;
-    p_job.due := pgq._due(greatest(p_run_at, pgq._open_slot(p_job.slot)), p_job.id);
+    p_job.due := pgq._us(greatest(p_run_at, pgq._open_slot(p_job.slot))) + p_job.id {spread};
     p_job.token := null;
     p_job.claimed_at := null;
     p_job.lease_expires_at := null;
@@ -233,32 +219,28 @@ $$;
 comment on function pgq._park(pgq.job, timestamptz) is
 'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled';
 
-create function pgq._backoff(p_job pgq.job)
+create function pgq._backoff(p_queue pgq.queue, p_attempt integer)
 returns interval
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgq.queue;
-    v_tries constant integer := greatest(p_job.attempt - 1, 0);
-    v_seconds double precision;
+    v_tries constant integer := greatest(p_attempt - 1, 0);
+    v_seconds double precision := extract(epoch from p_queue.backoff_max)::double precision;
 begin
-    select q.* into v_queue
-      from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
-    v_seconds := extract(epoch from v_queue.backoff_max)::double precision;
     -- In logarithms first: the power overflows long before attempts run out.
-    if v_queue.backoff_base = '0' then
+    if p_queue.backoff_base = '0' then
         v_seconds := 0;
-    elsif ln(extract(epoch from v_queue.backoff_base)::double precision)
-            + v_tries * ln(v_queue.backoff_factor) < ln(v_seconds)
+    elsif ln(extract(epoch from p_queue.backoff_base)::double precision)
+            + v_tries * ln(p_queue.backoff_factor) < ln(v_seconds)
     then
-        v_seconds := extract(epoch from v_queue.backoff_base)::double precision
-            * power(v_queue.backoff_factor, v_tries);
+        v_seconds := extract(epoch from p_queue.backoff_base)::double precision
+            * power(p_queue.backoff_factor, v_tries);
     end if;
     return make_interval(secs => v_seconds * (0.5 + random() / 2));
 end
 $$;
-comment on function pgq._backoff(pgq.job) is
+comment on function pgq._backoff(pgq.queue, integer) is
 'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a '
 'random share between a half and all ("equal jitter")';
 
@@ -268,27 +250,28 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_max integer;
+    v_queue pgq.queue;
 begin
     p_job.last_error := coalesce(p_error, p_job.last_error);
     if p_job.cancel_requested then
         perform pgq._keep(array[p_job], 'cancelled', null), pgq._note_ended(array[p_job]);
         return 'cancelled';
     end if;
-    select coalesce(p_job.max_attempts, q.max_attempts) into v_max
+    select q.* into v_queue
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_job.lane;
     perform pgq._count_ends(p_job.lane, 0, 1);
-    if p_retryable and p_job.attempt < v_max then
+    if p_retryable and p_job.attempt < coalesce(p_job.max_attempts, v_queue.max_attempts) then
         p_job.start_by := null;
-        perform pgq._park(p_job, pgq._now() + coalesce(p_delay, pgq._backoff(p_job)));
+        perform pgq._park(
+            p_job, pgq._now() + coalesce(p_delay, pgq._backoff(v_queue, p_job.attempt))
+        );
         return 'scheduled';
     end if;
     perform pgq._keep(array[p_job], 'dead', null);
     perform pgq._note_ended(array[p_job]);
     insert into pgq.group_block (group_id, queue_id, job_id)
-    select p_job.group_id, q.id, p_job.id
-      from pgq.lane l join pgq.queue q on q.id = l.queue_id
-     where l.id = p_job.lane and p_job.group_id is not null and q.group_on_dead = 'block';
+    select p_job.group_id, v_queue.id, p_job.id
+     where p_job.group_id is not null and v_queue.group_on_dead = 'block';
     return 'dead';
 end
 $$;

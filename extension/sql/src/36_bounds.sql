@@ -9,12 +9,7 @@ create function pgq._count_ready(p_queue_id integer, p_limit integer)
 returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare
@@ -122,7 +117,7 @@ declare
     v_job pgq.job;
 begin
     for v_job in select j.* from unnest(p_jobs) j where {overdue} loop
-        perform from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]);
+        perform pgq._remove(v_job.slot, v_job.lane, v_job.id);
         v_job.attempt := (v_job.attempt - 1)::smallint;
         v_job.claimed_at := null;
         v_job.worker := null;
@@ -174,12 +169,7 @@ create function pgq._find_overdue(p_slot smallint, p_now timestamptz)
 returns setof pgq.job
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case p_slot
@@ -214,17 +204,16 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_slot smallint;
     v_job pgq.job;
 begin
     if not exists (select from pgq.lane l where l.expiring) then
         return;
     end if;
-    foreach v_slot in array pgq._slots() loop
-        for v_job in select o.* from pgq._find_overdue(v_slot, p_now) o loop
-            perform from pgq._remove(v_slot, v_job.lane, array[v_job.id]);
-            perform pgq._put_back(v_job, null, 'expired', false);
-        end loop;
+    for v_job in
+        select o.* from unnest(pgq._slots()) s, pgq._find_overdue(s, p_now) o
+    loop
+        perform pgq._remove(v_job.slot, v_job.lane, v_job.id);
+        perform pgq._put_back(v_job, null, 'expired', false);
     end loop;
 end
 $$;

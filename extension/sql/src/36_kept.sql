@@ -67,30 +67,25 @@ $$;
 comment on function pgq._retention(integer) is
 'for how long the queue of a lane keeps jobs that complete now, and those with a dedupe key';
 
-create function pgq._complete_together(p_ids bigint[], p_tokens bigint[], p_results jsonb[])
+create function pgq._complete_together(
+    p_slot smallint, p_lane integer, p_ids bigint[], p_tokens bigint[], p_results jsonb[]
+)
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
-    v_lane constant integer := ((p_tokens[1] >> 3) & 65535)::integer;
     v_done record;
 begin
-    case p_tokens[1] & 7
+    case p_slot
     --@ each slot
     when {slot} then
         with done as (
             -- As in pgq._finish.
             delete from pgq.job_{slot} j
              using {receipts} r, lateral (
-                       select i.ctid from pgq.job_{slot} i
-                        where i.lane = v_lane and i.id = r.id and i.token = r.token offset 0
+                       {found} offset 0
                    ) i
              where j.ctid = i.ctid and j.token = r.token
             returning j.*, r.result, j.token & 524288 <> 0 as was_kept
@@ -114,14 +109,15 @@ begin
         return;
     end case;
     if v_done.heads is not null or v_done.awaited is not null then
-        perform pgq._note_completed(v_lane, v_done.heads, v_done.groups, v_done.awaited);
+        perform pgq._note_completed(p_lane, v_done.heads, v_done.groups, v_done.awaited);
     end if;
     if v_done.counted > 0 and random() * v_done.sample < 1 then
-        perform pgq._count_ends(v_lane, v_done.counted * v_done.sample, 0);
+        perform pgq._count_ends(p_lane, v_done.counted * v_done.sample, 0);
     end if;
     return query select i from unnest(v_done.ids) i;
 end
 $$;
-comment on function pgq._complete_together(bigint[], bigint[], jsonb[]) is
-'completes what it finds of receipts of one lane in the slot that they name, and returns the ids; '
-'p_results: one for each receipt, or null';
+comment on function
+    pgq._complete_together(smallint, integer, bigint[], bigint[], jsonb[]) is
+'completes what it finds of these receipts in a lane of a slot, and returns the ids; p_results: '
+'one for each receipt, or null';

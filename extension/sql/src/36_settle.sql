@@ -5,12 +5,6 @@
  * job that is being moved from one to the other cannot have been missed.
  */
 
--- In the order of the receipts: whoever locks several jobs does it by slot, lane and id.
---@ define found
-select i.ctid from pgq.job_{slot} i
-                    where i.lane = p_lane and i.id = r.id and i.token = r.token
---@ end
-
 create function pgq._lanes(p_tokens bigint[])
 returns integer[]
 language plpgsql
@@ -29,12 +23,7 @@ create function pgq._finish(
 returns setof pgq.job
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     -- A row that is updated meanwhile is checked for the token again. It may be left out, if the
@@ -64,12 +53,7 @@ create function pgq._renew(
 returns setof pgq.renewal
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case p_slot
@@ -100,12 +84,7 @@ create function pgq._held(p_slot smallint, p_lane integer, p_ids bigint[], p_tok
 returns setof pgq.renewal
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case p_slot
@@ -208,7 +187,7 @@ begin
 end
 $$;
 comment on function pgq._settle_one(bigint, bigint) is
-'the same for one receipt; null if it is stale';
+'pgq._settle for one receipt, of a queue that the caller may consume from; null if it is stale';
 
 create function pgq._results_of(
     p_jobs pgq.job[], p_ids bigint[], p_tokens bigint[], p_results jsonb[]
@@ -224,13 +203,7 @@ begin
     return array(
         select r.result
           from unnest(p_jobs) with ordinality j
-          left join (
-                   select distinct on (u.id, u.token) u.id, u.token, u.result
-                     from unnest(p_ids, p_tokens, p_results)
-                          with ordinality u (id, token, result, n)
-                    where u.result is not null
-                    order by u.id, u.token, u.n
-               ) r on r.id = j.id and r.token = j.token
+          left join {receipts} r on r.id = j.id and r.token = j.token
          order by j.ordinality
     );
 end
@@ -255,7 +228,12 @@ begin
            select bool_and(t & 524287 = p_tokens[1] & 524287) from unnest(p_tokens) t
        ))
     then
-        return query select d from pgq._complete_together(p_ids, p_tokens, p_results) d;
+        return query
+        select d
+          from pgq._complete_together(
+                   (p_tokens[1] & 7)::smallint, ((p_tokens[1] >> 3) & 65535)::integer, p_ids,
+                   p_tokens, p_results
+               ) d;
         get diagnostics p_done = row_count;
         if p_done = cardinality(p_ids) then
             return;

@@ -22,12 +22,7 @@ create function pgq._discard(ids bigint[], tokens bigint[])
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case tokens[1] & 7

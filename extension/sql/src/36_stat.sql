@@ -36,12 +36,7 @@ create function pgq._fit_samples()
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_seen constant bigint := coalesce(pg_sequence_last_value('pgq.stat_seen'), 0);

@@ -14,12 +14,7 @@ create function pgq._lock_keys(p_queue_id integer, p_keys text[], p_is_row boole
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     if p_keys is null then
@@ -78,12 +73,7 @@ create function pgq._live_keys(p_queue_id integer, p_keys text[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_ids bigint[];
@@ -122,12 +112,7 @@ create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_queue pgq.queue;
@@ -178,7 +163,7 @@ begin
     if v_job.id is null or v_job.token is not null then
         return v_job.id is not null;
     end if;
-    select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+    v_job := pgq._remove(v_job.slot, v_job.lane, v_job.id);
     v_job.payload := p_payload;
     if not pgq._is_waiting(v_job) then
         perform pgq._park(v_job, coalesce(p_run_at, pgq._now()));
@@ -205,10 +190,13 @@ as $$
 declare
     v_old record;
 begin
+    -- In the lock order.
     for v_old in
-        select distinct on (g.id) g.id, g.payload
-          from unnest(p_live, p_payloads) with ordinality g (id, payload, n)
-         where g.id is not null order by g.id, g.n desc
+        select g.id, g.payload
+          from (select distinct on (u.id) u.id, u.payload
+                  from unnest(p_live, p_payloads) with ordinality u (id, payload, n)
+                 where u.id is not null order by u.id, u.n desc) g, pgq._find(g.id) j
+         order by j.slot, j.lane, g.id
     loop
         if not pgq._replace(v_old.id, v_old.payload, p_run_at) then
             p_live := array_replace(p_live, v_old.id, null);

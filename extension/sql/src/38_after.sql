@@ -48,10 +48,7 @@ create function pgq._mark_awaited(p_slot smallint, p_lane integer, p_id bigint)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     case p_slot

@@ -10,12 +10,7 @@ create function pgq._release_waiters(p_ids bigint[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_waiters bigint[]; v_lanes integer[];
@@ -43,10 +38,7 @@ create function pgq._forsake_waiters(p_ids bigint[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     perform pgq._note_waiters(array_agg(-d.job_id), array_agg(d.lane))
@@ -61,10 +53,7 @@ create function pgq._drop_dependencies(p_job_ids bigint[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     delete from pgq.dependency d
@@ -121,13 +110,9 @@ create function pgq._kill_waiter(p_job_id bigint, p_lane integer)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 declare
-    v_slot smallint;
     v_job pgq.job := pgq._find(p_job_id);
 begin
     if v_job.wait is null or v_job.group_id is not null then
@@ -145,13 +130,12 @@ begin
     ) then
         return;
     end if;
-    v_slot := v_job.slot;
-    v_job := pgq._lock(v_slot, p_lane, p_job_id, true);
+    v_job := pgq._lock(v_job.slot, p_lane, p_job_id, true);
     if v_job.id is null then
         insert into pgq.waiter_hint (job_id, lane) values (-p_job_id, p_lane);
         return;
     end if;
-    perform from pgq._remove(v_slot, p_lane, array[p_job_id]);
+    perform pgq._remove(v_job.slot, p_lane, p_job_id);
     perform pgq._put_back(v_job, null, 'a job that it was to run after is dead', false);
 end
 $$;
@@ -162,16 +146,11 @@ create function pgq._turn_waiters(p_job_ids bigint[], p_lanes integer[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_ids bigint[]; v_lanes integer[];
-    v_now timestamptz;
+    v_us bigint;
     v_ready record;
 begin
     perform pgq._kill_waiter(-w.id, w.lane)
@@ -181,10 +160,10 @@ begin
       from (select distinct w.* from unnest(p_job_ids, p_lanes) w (id, lane)) w
      where w.id > 0 and not exists (select from pgq.dependency d where d.job_id = w.id);
     --@ each parked
-    v_now := pgq._open_slot({slot}::smallint);
+    v_us := pgq._us(pgq._open_slot({slot}::smallint));
     for v_ready in with ready as (
         update pgq.job_{slot} j
-           set wait = null, due = pgq._due(greatest(j.run_at, v_now), j.id)
+           set wait = null, due = greatest(pgq._us(j.run_at), v_us) + j.id {spread}
          where j.ctid = any (array(
                    select i.ctid from unnest(v_ids, v_lanes) w (id, lane), lateral (
                        select o.ctid from pgq.job_{slot} o

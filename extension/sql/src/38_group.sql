@@ -18,18 +18,19 @@
  *   head     otherwise
  */
 
-create function pgq._group_id(p_queue_id integer, p_group_key text)
-returns bigint
+create function pgq._group_ids(p_queue_id integer, p_group_keys text[])
+returns bigint[]
 language plpgsql
 immutable
+strict
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return hashtextextended(p_group_key collate "C", p_queue_id);
+    return array(select hashtextextended(k collate "C", p_queue_id) from unnest(p_group_keys) k);
 end
 $$;
-comment on function pgq._group_id(integer, text) is
-'what stands for a group; two groups with the same hash take turns';
+comment on function pgq._group_ids(integer, text[]) is
+'what stands for groups; two groups with the same hash take turns';
 
 create function pgq._is_waiting(p_job pgq.job)
 returns boolean
@@ -41,7 +42,8 @@ begin
     return p_job.wait is not null or coalesce(p_job.lease_expires_at = 'infinity', false);
 end
 $$;
-comment on function pgq._is_waiting(pgq.job) is 'whether a job of a group is new or waiting';
+comment on function pgq._is_waiting(pgq.job) is
+'whether a job waits for others, or is a new one of a group';
 
 -- Of the queue of p_at. A lane in which nothing was claimed has none: then it is 0.
 --@ define queue_base
@@ -52,12 +54,7 @@ create function pgq._idle_groups(p_at pgq.target, p_group_ids bigint[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_idle bigint[] := p_group_ids;
@@ -197,18 +194,17 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_group bigint;
-    v_groups bigint[];
+    v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
 begin
-    for v_group in
-        delete from pgq.group_block b where b.job_id = any (p_job_ids) returning b.group_id
-    loop
-        v_groups := v_groups || v_group;
-    end loop;
-    perform pgq._note_groups(
-                array_agg(g), array_agg(bigint '0'), array_agg(smallint '-1'), array_agg(0)
-            )
-       from (select distinct g from unnest(v_groups) g) g (g);
+    with lifted as (
+        delete from pgq.group_block b where b.job_id = any (p_job_ids)
+        returning b.group_id, b.queue_id
+    )
+    select array_agg(g.id), array_agg(bigint '0'), array_agg(smallint '-1'), array_agg(g.lane)
+      into v_groups, v_places, v_slots, v_lanes
+      from (select l.group_id as id, min(o.id) as lane
+              from lifted l join pgq.lane o on o.queue_id = l.queue_id group by l.group_id) g;
+    perform pgq._note_groups(v_groups, v_places, v_slots, v_lanes);
 end
 $$;
 comment on function pgq._lift_blocks(bigint[]) is

@@ -8,12 +8,7 @@ create function pgq._waiting(
 returns setof pgq.turn
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     return query
@@ -56,12 +51,7 @@ create function pgq._heads(p_queue_id integer, p_group_ids bigint[])
 returns table (group_id bigint, heads bigint, last bigint, hint bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     -- In one snapshot, taken when all slots are locked: heads are moved meanwhile.
@@ -152,12 +142,7 @@ create function pgq._follower(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     select f.* into slot, lane, id, place, by_xid
@@ -187,12 +172,7 @@ create function pgq._make_heads(p_slot smallint, p_lane integer, p_ids bigint[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
@@ -221,7 +201,8 @@ begin
         with made as (
             update pgq.job_{slot} j
                set wait = null, lease_expires_at = null,
-                   due = pgq._due(greatest(j.run_at, pgq._now()), j.id)
+                   due = greatest(pgq._us(j.run_at), (select pgq._us(pgq._now())))
+                         + j.id {spread}
               from unnest(p_ids) n (id), lateral (
                        select i.ctid from pgq.job_{slot} i
                         where i.lane = p_lane and i.id = n.id and coalesce(i.wait, -1) >= 0
@@ -247,10 +228,7 @@ create function pgq._come_late(p_group_id bigint, p_from bigint, p_place bigint)
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     --@ each parked

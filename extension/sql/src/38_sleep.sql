@@ -142,7 +142,7 @@ begin
     if not v_noticed then
         perform set_config('pgq.writers', '', false);
     end if;
-    -- Seldom: to those who look for writers, this session is one then.
+    -- About once a minute for all who sleep.
     if exists (select from pgq.lane l where l.queue_id = any (p_queue_ids) and {ends_soon}) then
         update pgq.lane l set awaited_until = p_now + interval '3 minutes'
          where l.ctid = any (array(

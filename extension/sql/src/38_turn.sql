@@ -55,8 +55,7 @@ begin
             end if;
         end if;
         if v_job.by_xid <> v_xid or (v_job.by_xid is not null and v_room.heads >= v_room.size) then
-            perform pgq._wait(r)
-               from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+            perform pgq._wait(pgq._remove(v_job.slot, v_job.lane, v_job.id));
             v_from := least(v_from, v_job.id);
         elsif v_room.heads < v_room.size then
             if pgq._make_heads(v_job.slot, v_job.lane, array[v_job.id]) <> '{}' then
@@ -88,12 +87,7 @@ create function pgq._lock_groups(p_group_ids bigint[], p_skip boolean)
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     if p_skip then

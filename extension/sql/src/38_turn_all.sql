@@ -40,10 +40,7 @@ create function pgq._merge_hints(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 declare
     v_hint pgq.group_hint;
@@ -53,7 +50,8 @@ begin
         return;
     end if;
     for v_hint in
-        delete from pgq.group_hint h where h.group_id = any (p_group_ids) returning h.*
+        delete from pgq.group_hint h
+         where h.group_id = any (p_group_ids) and h.id >= 0 returning h.*
     loop
         v_n := array_position(p_group_ids, v_hint.group_id);
         p_places[v_n] := least(p_places[v_n], v_hint.id);
@@ -207,6 +205,35 @@ $$;
 comment on function pgq._clear_group_events() is
 'truncates that of the two tables of events that is not written these ten seconds';
 
+create function pgq._spread_hints()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+begin
+    with taken as (
+        delete from pgq.group_hint h
+         where h.id < 0 and h.id = (
+                   select min(o.id) from pgq.group_hint o where o.group_id = h.group_id
+               )
+        returning h.group_id as queue_id
+    )
+    insert into pgq.group_hint (group_id, id)
+    --@ each parked
+    select j.group_id, bigint '0'
+      from taken t join pgq.lane l on l.queue_id = t.queue_id, pgq.job_{slot} j
+     where j.lane = l.id and j.wait is not null and j.group_id is not null
+     union
+     --@ end
+    select null, null where false;
+end
+$$;
+comment on function pgq._spread_hints() is
+'leaves a hint for each group in which jobs wait of queues that have a higher group_concurrency. '
+'At two ticks: at the first one, which may be that of the same commit, others who still know the '
+'old one may not have committed yet';
+
 create function pgq._take_hints()
 returns void
 language plpgsql
@@ -216,9 +243,10 @@ declare
     v_groups bigint[];
     v_hint record;
 begin
+    perform pgq._spread_hints() where exists (select from pgq.group_hint h where h.id < 0);
     v_groups := array(
         select g from pgq._lock_groups(
-            array(select distinct h.group_id from pgq.group_hint h limit 1000), true
+            array(select distinct h.group_id from pgq.group_hint h where h.id >= 0 limit 1000), true
         ) g
     );
     if v_groups = '{}' then
@@ -227,7 +255,8 @@ begin
     -- With a snapshot taken after the locks.
     for v_hint in
         with taken as (
-            delete from pgq.group_hint h where h.group_id = any (v_groups) returning h.*
+            delete from pgq.group_hint h
+             where h.group_id = any (v_groups) and h.id >= 0 returning h.*
         )
         select t.group_id, min(t.id) as id from taken t group by t.group_id
     loop

@@ -73,11 +73,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
+    v_due constant bigint := pgq._us(greatest(p_at.run_at, v_now));
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
     v_waits constant boolean := p_at.run_at is not null or not pgq._read_committed();
-    v_group_ids constant bigint[] := case when p_group_keys is not null then array(
-        select pgq._group_id(p_at.queue_id, k) from unnest(p_group_keys) k
-    ) end;
+    v_group_ids constant bigint[] := pgq._group_ids(p_at.queue_id, p_group_keys);
     v_idle bigint[];
     v_waiting bigint[];
 begin
@@ -100,7 +99,7 @@ begin
            case when w.id is not null then null
                 when g.group_id is not null then v_xid
                 when p_at.run_at is not null
-                then pgq._due(greatest(p_at.run_at, v_now), g.id) end,
+                then v_due + g.id {spread} end,
            case when g.group_id is not null and w.id is null then timestamptz 'infinity' end,
            g.payload, p_headers, g.key, case when g.key is not null then p_at.queue_id end,
            g.group_key, g.group_id, w.id, p_start_by

@@ -64,12 +64,7 @@ create function pgq._target(
 returns pgq.target
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_at pgq.target;
@@ -127,7 +122,7 @@ as $$
 declare
     v_at pgq.target;
     v_now constant timestamptz := pgq._now();
-    v_opened timestamptz;
+    v_due bigint;
 begin
     perform pgq._queue_id(p_queue, 'enqueue'),
             pgq._check_policies(p_on_duplicate, p_after_on_dead);
@@ -145,7 +140,7 @@ begin
             case when v_at.run_at is null then cardinality(p_payloads) else 0 end
         );
     end if;
-    v_opened := pgq._open_slot(v_at.slot);
+    v_due := pgq._us(greatest(v_at.run_at, pgq._open_slot(v_at.slot)));
     -- The bounds take time, in which somebody may have gone to sleep.
     v_at.is_awaited := v_at.is_awaited or v_at.is_bounded;
     return query
@@ -153,8 +148,7 @@ begin
         id, enqueued_at, lane, slot, max_attempts, run_at, due, payload, headers
     )
     select n.id, v_now, v_at.lane, v_at.slot, p_max_attempts, v_at.run_at,
-           case when v_at.run_at is not null
-                then pgq._due(greatest(v_at.run_at, v_opened), n.id) end,
+           case when v_at.run_at is not null then v_due + n.id {spread} end,
            n.payload, p_headers
       from (select nextval('pgq.job_id'), p from unnest(p_payloads) p) n (id, payload)
     returning j.id;

@@ -37,13 +37,6 @@
      where q.name = pgq_dequeue.queue and ({is_owner} or pgq._may(q.id, 'consume'))
 --@ end
 
---@ define ask
-if found and v_tick then
-        v_tick := pgq._wants_tick(v_lease_ms, true);
-        v_simple := v_simple and not (v_tick and pgq._has_spent_slots());
-    end if
---@ end
-
 -- Not "exists", which would drop the order: with it, and without sorts, only one index will do.
 --@ define parked
 (
@@ -107,12 +100,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare
@@ -131,7 +119,10 @@ begin
         v_lease_ms := pgq._lease_ms(timeout);
     end if;
     {look};
-    {ask};
+    if found and v_tick then
+        v_tick := pgq._wants_tick(v_lease_ms, true);
+        v_simple := v_simple and not (v_tick and pgq._has_spent_slots());
+    end if;
     foreach v_slot in array case when v_simple then v_parkeds else '{}' end loop
         case v_slot
         --@ each parked

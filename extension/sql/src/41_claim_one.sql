@@ -27,8 +27,9 @@ begin
     if pgq._is_waiting(p_job) then
         raise exception 'job % waits for other jobs', p_job.id
             using errcode = 'object_not_in_prerequisite_state',
-                  detail = coalesce(format('Its group is "%s".', p_job.group_key),
-                                    'They were named when it was enqueued.');
+                  detail = case when p_job.group_key is null
+                                then 'They were named when it was enqueued.'
+                                else format('Its group is "%s".', p_job.group_key) end;
     end if;
     if p_job.start_by <= v_now and p_job.attempt = 0 then
         raise exception 'job % has expired', p_job.id

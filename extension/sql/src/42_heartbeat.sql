@@ -8,12 +8,7 @@ create function pgq._lock_noted(
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 begin
     case p_slot
@@ -21,8 +16,7 @@ begin
     when {slot} then
         perform
            from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
-                    select from pgq.job_{slot} i
-                     where i.lane = p_lane and i.id = r.id and i.token = r.token for update
+                    {found} for update
                 ) i
           where r.checkpoint is not null;
     --@ end

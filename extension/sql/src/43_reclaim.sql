@@ -2,9 +2,7 @@
  * Public: pgq_reclaim.
  */
 
-create function pgq._reclaim(
-    p_queue_id integer, p_batch integer, p_window integer, p_exhausted boolean
-)
+create function pgq._reclaim(p_queue_id integer, p_batch integer, p_exhausted boolean)
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -21,13 +19,12 @@ begin
     foreach v_slot in array pgq._slots() loop
         for v_expired in
             select e.*
-              from pgq._take_expired(v_slot, p_queue_id, v_left, p_window, v_now, p_exhausted) e
+              from pgq._take_expired(v_slot, p_queue_id, v_left, v_now, p_exhausted) e
              union
             select h.* from pgq._expired_holders(v_slot, v_now) h where v_by_permit
              limit v_left
         loop
-            select r.* into v_job
-              from pgq._remove(v_slot, v_expired.lane, array[v_expired.id]) r;
+            v_job := pgq._remove(v_slot, v_expired.lane, v_expired.id);
             perform pgq._put_back(
                 v_job, '0',
                 format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
@@ -41,7 +38,7 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._reclaim(integer, integer, integer, boolean) is
+comment on function pgq._reclaim(integer, integer, boolean) is
 'takes back expired leases (see pgq._take_expired; with p_exhausted now and then also those that '
 'keep a permit behind the window): the jobs are ready again, or dead; returns their ids';
 
@@ -65,13 +62,12 @@ begin
         return query
         select r.*
           from pgq._reclaim(
-                   case when queue is not null then pgq._queue_id(queue, 'consume') end, max, null,
-                   false
+                   case when queue is not null then pgq._queue_id(queue, 'consume') end, max, false
                ) r;
     else
         for v_queue_id in select q.id from pgq.queue q where pgq._may(q.id, 'consume') loop
             exit when v_left = 0;
-            return query select r.* from pgq._reclaim(v_queue_id, v_left, null, false) r;
+            return query select r.* from pgq._reclaim(v_queue_id, v_left, false) r;
             get diagnostics v_count = row_count;
             v_left := v_left - v_count;
         end loop;

@@ -60,7 +60,7 @@ declare
 begin
     perform pgq._check_not_null('group_key', group_key is null);
     v_queue_id := pgq._queue_id(queue, 'manage');
-    v_group_id := pgq._group_id(v_queue_id, group_key);
+    v_group_id := (pgq._group_ids(v_queue_id, array[group_key]))[1];
     delete from pgq.group_block b where b.group_id = v_group_id and b.queue_id = v_queue_id;
     if not found then
         return false;
@@ -172,6 +172,8 @@ revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
 comment on function @extschema@.pgq_drop_queue(text, boolean) is
 'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed and '
 'cancelled ones stay in the archive until they expire, and are shown to those who may observe all '
-'queues; they are not of a new queue of that name. Until its transaction ends, all calls of others '
-'wait: commit at once. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some transaction '
-'that has used pgq stayed open for 200 ms; 25001 under REPEATABLE READ and SERIALIZABLE.';
+'queues; they are not of a new queue of that name. Its schedules go, too; for tables that are '
+'watched for it call pgq_unwatch, or their inserts fail. Until its transaction ends, all calls of '
+'others wait: commit at once. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some '
+'transaction that has used pgq stayed open for 200 ms; 25001 under REPEATABLE READ and '
+'SERIALIZABLE.';

@@ -104,11 +104,8 @@ begin
       from pgq.queue q
      where q.id = p_new.id and l.queue_id = q.id and l.is_bounded <> q.is_bounded;
     perform pgq._save_permits(p_old, p_new), pgq._wake(p_new.id);
-    if p_new.group_concurrency <> p_old.group_concurrency then
-        insert into pgq.group_hint (group_id, id)
-        select distinct j.group_id, 0
-          from pgq.lane l join pgq.job j on j.lane = l.id
-         where l.queue_id = p_new.id and j.wait is not null and j.group_id is not null;
+    if p_new.group_concurrency > p_old.group_concurrency then
+        insert into pgq.group_hint (group_id, id) values (p_new.id, -2), (p_new.id, -1);
         insert into pgq.chore default values;
     end if;
 end
@@ -291,8 +288,9 @@ comment on function
 'or waits until it is retried or pgq_unblock is called (block). rate_limit: how many jobs may '
 'start (0: no limit) per rate_interval, a millisecond or more, after a pause rate_burst at once '
 '(0: as many as rate_limit; up to 10000), a token bucket; a rolled back claim has used no start, '
-'any other try has. Both limits need READ COMMITTED. priority_ageing: for each such time that its '
-'oldest job has been ready a priority counts as one higher (0: never). max_ready: with so many '
-'ready jobs enqueue fails (0: no bound). max_payload: bytes of a payload as text (0: no bound). '
-'if_not_exists: a queue of that name stays as it is, whatever its settings, and the answer is '
-'false. description: what the queue is for. Errors: 42710 exists already; 22004; 22023.';
+'any other try has. Both limits need READ COMMITTED. priority_ageing: for each such time since '
+'its oldest ready job was to run a priority counts as one higher (0: never); what the job has '
+'waited for others counts, too. max_ready: with so many ready jobs enqueue fails (0: no bound). '
+'max_payload: bytes of a payload as text (0: no bound). if_not_exists: a queue of that name stays '
+'as it is, whatever its settings, and the answer is false. description: what the queue is for. '
+'Errors: 42710 exists already; 22004; 22023.';

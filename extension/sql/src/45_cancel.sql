@@ -6,10 +6,7 @@ create function pgq._request_cancel(p_slot smallint, p_lane integer, p_id bigint
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     case p_slot
@@ -52,7 +49,7 @@ begin
     if v_job.id is null then
         return false;
     end if;
-    select r.* into v_job from pgq._remove(v_job.slot, v_job.lane, array[v_job.id]) r;
+    v_job := pgq._remove(v_job.slot, v_job.lane, v_job.id);
     perform pgq._keep(array[v_job], 'cancelled', null), pgq._note_ended(array[v_job]);
     return true;
 end

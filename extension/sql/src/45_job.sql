@@ -36,7 +36,7 @@ begin
         select v_dead.id, v_dead.enqueued_at, l.id, 0::smallint, v_dead.max_attempts,
                v_dead.payload, v_dead.headers, v_dead.last_error, v_dead.dedupe_key,
                case when v_dead.dedupe_key is not null then v_queue_id end, v_dead.group_key,
-               pgq._group_id(v_queue_id, v_dead.group_key), v_dead.checkpoint,
+               (pgq._group_ids(v_queue_id, array[v_dead.group_key]))[1], v_dead.checkpoint,
                case when not pgq._read_committed()
                          or exists (select from pgq.dependency d where d.on_id = v_dead.id)
                     then true end

@@ -69,8 +69,8 @@ select 'observe', null, pg_catalog.to_regprocedure(f.name)
  union all
 select 'observe', pg_catalog.to_regclass(pg_catalog.concat('@extschema@.', c.name)), null
   from (values
-           ('pgq_queues'), ('pgq_queue_settings'), ('pgq_jobs'), ('pgq_schedules'),
-           ('pgq_workers'), ('pgq_health'), ('pgq_locks')
+           ('pgq_queues'), ('pgq_queue_settings'), ('pgq_privileges'), ('pgq_jobs'),
+           ('pgq_schedules'), ('pgq_workers'), ('pgq_health'), ('pgq_locks')
        ) c (name);
 comment on view pgq.grantable is
 'the functions and views that roles may use, and the privilege for it; any: whichever';

@@ -42,12 +42,7 @@ create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare
@@ -234,7 +229,8 @@ comment on function @extschema@.pgq_wait(text[], interval) is
 'For a session that listens on pgq_channel of these queues and has nothing to do: how long it may '
 'sleep, at most max_wait and a minute, until a notification. 0: call pgq_dequeue now. If none has '
 'come by then, call pgq_wait again; after a notification, or 0, pgq_wake. Before it, nobody '
-'notifies the session, nor for 40 ms after pgq_wake, when each call returns 10 ms at most: jobs '
-'that follow one another need not be announced. It is woken for new jobs and those that come back, '
-'and wakes by itself when the next one falls due or a lease expires; once a second while a queue '
-'is at a limit. Not inside a transaction block. Errors: 42704 unknown queue; 22004; 22023; 42501.';
+'notifies the session, nor for 40 ms from the first call after pgq_wake on, when each returns 10 '
+'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
+'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
+'second while a queue is at a limit. Not inside a transaction block: no notification comes there. '
+'Errors: 42704 unknown queue; 22004; 22023; 42501.';

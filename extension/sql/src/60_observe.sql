@@ -117,10 +117,7 @@ create function pgq._tally_first(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     case p_slot
@@ -148,10 +145,7 @@ create function pgq._tally_few(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     case p_slot
@@ -249,12 +243,7 @@ create function pgq._times(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare

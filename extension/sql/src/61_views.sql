@@ -58,10 +58,7 @@ create function pgq._leased(p_slot smallint)
 returns setof pgq.job
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
+{index_scans}
 as $$
 begin
     case p_slot
@@ -105,9 +102,10 @@ exception
         return query
         select q.name, j.worker, count(*), count(*) filter (where j.lease_expires_at <= v_now),
                min(j.claimed_at),
-               max(j.lease_expires_at - j.lease_ms * interval '1 millisecond'),
+               least(v_now, max(j.lease_expires_at - j.lease_ms * interval '1 millisecond')),
                min(j.lease_expires_at), j.pid,
-               a.pid is null or a.backend_start > min(j.claimed_at)
+               case when not pg_is_in_recovery()
+                    then a.pid is null or a.backend_start > min(j.claimed_at) end
           from unnest(v_jobs) j
           join pgq.lane l on l.id = j.lane
           join pgq.queue q on q.id = l.queue_id
@@ -155,6 +153,20 @@ comment on view @extschema@.pgq_queue_settings is
 'The settings of the queues that the caller may observe, with the names that pgq_configure_queue '
 'gives them; whether pgq_pause has paused the queue, and when it was created.';
 
+create view @extschema@.pgq_privileges with (security_barrier) as
+select coalesce(q.name, '*') as queue, coalesce(r.rolname, 'public')::text as role,
+       pg_catalog.array_agg(p.verb order by p.verb) as privileges
+  from pgq.privilege p
+  left join pgq.queue q on q.id = p.queue_id
+  left join pg_catalog.pg_roles r on r.oid = p.role::pg_catalog.oid
+ where p.verb <> 'usage' and (r.oid is not null or p.role = 0::pg_catalog.oid)
+   and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = p.queue_id)
+ group by q.name, r.rolname;
+comment on view @extschema@.pgq_privileges is
+'What pgq_grant has given, per queue and role, for the queues that the caller may observe; ''*'', '
+'for all queues, is shown to those who may observe all. The owner, and who inherits its role, may '
+'do everything without.';
+
 --@ define live_job
 j.id, j.token, q.name as queue, l.priority::integer as priority,
        case when j.token is not null then 'active'
@@ -189,7 +201,8 @@ select {finished_job}
 comment on view @extschema@.pgq_jobs is
 'The jobs, live and archived, of the queues that the caller may observe, with the columns of '
 'pgq_job, and expires_at, finished_at and result. Ask for a queue, and pgq_get for an id: a scan '
-'reads all jobs.';
+'reads all jobs. Under REPEATABLE READ and SERIALIZABLE it leaves out those that maintenance has '
+'moved since the snapshot, for which pgq_get raises 40001.';
 
 create function @extschema@.pgq_get(id bigint)
 returns setof @extschema@.pgq_jobs
@@ -197,12 +210,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_job @extschema@.pgq_jobs;
@@ -265,7 +273,8 @@ create view @extschema@.pgq_workers as
 select * from pgq._workers();
 comment on view @extschema@.pgq_workers is
 'Who holds leases (of the first 10000 jobs of each priority in each slot): per queue, worker and '
-'backend (pid) that claimed, how many, how many of them have expired, when the oldest was claimed, '
-'the last heartbeat (or claim), and when the next one expires. backend_gone: that backend has '
+'backend (pid) that claimed, how many, how many of them have expired, when the oldest was '
+'claimed, the last heartbeat (or claim; by the timeout of the claim, so not exact where a '
+'heartbeat had one of its own), and when the next lease expires. backend_gone: that backend has '
 'ended; its jobs come back when their leases expire, unless the worker lives on with another '
-'connection.';
+'connection. A standby does not know: null.';

@@ -10,16 +10,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
-    select distinct t.slot, l.mode, l.pid
-      from (
-               --@ each slot
-               select 'job_{slot}' as slot, 'pgq.job_{slot}'::regclass as relation
-               union all
-               --@ end
-               select null, null where false
-           ) t
-      join pg_locks l on l.relation = t.relation and l.locktype = 'relation'
-     where l.database = (select d.oid from pg_database d where d.datname = current_database());
+    select distinct c.relname::text, l.mode, l.pid
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+      join pg_locks l on l.relation = c.oid and l.locktype = 'relation'
+     where i.inhparent = 'pgq.job'::regclass
+       and l.database = (select d.oid from pg_database d where d.datname = current_database());
 end
 $$;
 comment on function pgq._slot_users() is 'who has locks on the slots';

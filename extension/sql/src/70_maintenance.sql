@@ -16,18 +16,6 @@
  * Only READ COMMITTED gives each statement its own snapshot, so nothing is done under other levels.
  */
 
-create function pgq._size(p_slot smallint)
-returns bigint
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return pg_table_size(format('pgq.job_%s', p_slot)::regclass);
-end
-$$;
-comment on function pgq._size(smallint) is 'bytes of a slot, dead versions included';
-
 create function pgq._holds_jobs(p_slot smallint, p_closely boolean)
 returns boolean
 language plpgsql
@@ -68,12 +56,7 @@ create function pgq._holds_unleased(p_slot smallint, p_now timestamptz)
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 set enable_sort = off
 as $$
 declare
@@ -173,7 +156,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_lane record; v_now constant timestamptz := greatest(p_now, pgq._open_slot(p_to));
+    v_lane record; v_us constant bigint := pgq._us(greatest(p_now, pgq._open_slot(p_to)));
 begin
     case p_from
     --@ each slot
@@ -205,7 +188,7 @@ begin
                 start_by, is_awaited, pid
             )
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
-                   case when m.wait is null then greatest(m.due, pgq._due(v_now, m.id)) end,
+                   case when m.wait is null then greatest(m.due, v_us + m.id {spread}) end,
                    m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker, m.payload,
                    m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
                    m.group_id, m.wait, m.cancel_requested, m.checkpoint, m.start_by, m.is_awaited,

@@ -38,7 +38,8 @@ begin
             p_closing := p_closing || v_slot;
         end if;
     end loop;
-    if pgq._size(v_head) < v_limit then
+    -- Dead versions and TOAST included.
+    if pg_table_size(format('pgq.job_%s', v_head)::regclass) < v_limit then
         return;
     end if;
     foreach v_slot in array p_all loop
@@ -68,12 +69,7 @@ create function pgq._holds_older(p_slot smallint, p_first bigint)
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{nested_loops}
 as $$
 declare
     v_found boolean;
@@ -153,10 +149,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_ring pgq.ring; v_live smallint[]; v_slot smallint;
+    v_old pgq.ring; v_ring pgq.ring; v_slot smallint;
 begin
-    select r.* into v_ring from pgq.ring r order by r.gen desc limit 1;
-    v_live := v_ring.live;
+    select r.* into v_old from pgq.ring r order by r.gen desc limit 1;
+    v_ring := v_old;
     select t.p_live, t.p_closing into v_ring.parked, v_ring.parked_closing
       from pgq._turn(
                '{4,5}', v_ring.parked[cardinality(v_ring.parked)], p_now, v_ring.parked,
@@ -168,7 +164,7 @@ begin
                v_ring.closing
            ) t;
     foreach v_slot in array v_ring.live loop
-        if v_slot <> all (v_live) then
+        if v_slot <> all (v_old.live) then
             v_ring.firsts[v_slot + 1] := coalesce(
                 case when v_slot = v_ring.live[cardinality(v_ring.live)]
                      then pg_sequence_last_value('pgq.job_id') end, 0);
@@ -179,19 +175,16 @@ begin
         end if;
     end loop;
     v_ring.ready := pgq._ready_slots(v_ring, p_now);
-    insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
-    select r.gen + 1, v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked,
-           v_ring.parked_closing,
-           case when (r.live, r.closing, r.parked, r.parked_closing)
-                     = (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing)
-                then r.switched_at else p_now end,
-           v_ring.ready
-      from pgq.ring r
-     where r.gen = v_ring.gen
-       and (r.live, r.firsts, r.closing, r.parked, r.parked_closing, r.ready) is distinct from
-           (v_ring.live, v_ring.firsts, v_ring.closing, v_ring.parked, v_ring.parked_closing,
-            v_ring.ready);
-    delete from pgq.ring r where r.gen < v_ring.gen - 100;
+    if v_ring is distinct from v_old then
+        if (v_ring.live, v_ring.closing, v_ring.parked, v_ring.parked_closing)
+            <> (v_old.live, v_old.closing, v_old.parked, v_old.parked_closing)
+        then
+            v_ring.switched_at := p_now;
+        end if;
+        v_ring.gen := v_old.gen + 1;
+        insert into pgq.ring select v_ring.*;
+    end if;
+    delete from pgq.ring r where r.gen < v_old.gen - 100;
 end
 $$;
 comment on function pgq._turn_ring(timestamptz) is
@@ -204,7 +197,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_slot smallint;
 begin
     perform from pgq.gate g for update skip locked;
     if not found then
@@ -217,12 +209,10 @@ begin
 
     perform setval('pgq.last_tick', pgq._ms(v_now));
     perform pgq._shift_xids(v_now);
-    perform pgq._reclaim(null, 1000, 10000, true), pgq._drop_permits(),
+    perform pgq._reclaim(null, 1000, true), pgq._drop_permits(),
             pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now);
 
-    foreach v_slot in array pgq._slots() loop
-        perform pgq._adjust_floors(v_slot, v_now);
-    end loop;
+    perform pgq._adjust_floors(s, v_now) from unnest(pgq._slots()) s;
     perform pgq._find_admitted();
     perform pgq._raise_bases();
     perform pgq._turn_ring(v_now);
