@@ -36,7 +36,11 @@ class Lease(NamedTuple):
     id: int
     token: int
     claimed_at: datetime
+    """When the server began the call that claimed it."""
     expires_at: datetime
+    since: int
+    """What was known when that call was sent."""
+    answered_at: datetime
 
 
 class Effect(NamedTuple):
@@ -115,6 +119,13 @@ class Model:
         """Forget the effects of a transaction that was rolled back."""
         self.undone.update(effect.id for effect in effects if effect.kind == "enqueue")
 
+    def given(self, row: asyncpg.Record, since: int) -> Lease:
+        """Check a job that a claim which was sent at `since` has leased."""
+        self.check_given(row, since)
+        claimed_at, expires_at = row["claimed_at"], row["lease_expires_at"]
+        answered_at = datetime.now(timezone.utc)
+        return Lease(row["id"], row["token"], claimed_at, expires_at, since, answered_at)
+
     def check_given(self, row: asyncpg.Record, since: int, popped: bool = False) -> None:
         """Check a job that a claim which was sent at `since` has returned."""
         assert row["id"] not in self.undone, f"job {row['id']} was rolled back"
@@ -147,7 +158,11 @@ class Model:
                 assert job.ended is None
                 continue
             for lease in job.leases.values():
-                assert job.run_at is None or lease.claimed_at >= job.run_at, "too early"
+                if job.run_at is not None:
+                    assert lease.answered_at >= job.run_at, "too early"
+                    # A claim has the time at which it began, and may find a job that is newer.
+                    found_newer = job.enqueued > lease.since
+                    assert lease.claimed_at >= job.run_at or found_newer, "too early"
             assert job.ended is not None, f"job {job_id} is lost"
             tokens = sorted(job.leases)
             for token, after in itertools.pairwise(tokens):
@@ -188,8 +203,7 @@ class Session:
             self.effects.append(Effect("enqueue", row[0]))
 
     def take(self, row: asyncpg.Record, since: int) -> None:
-        self.model.check_given(row, since)
-        lease = Lease(row["id"], row["token"], row["claimed_at"], row["lease_expires_at"])
+        lease = self.model.given(row, since)
         self.leases.append(lease)
         self.effects.append(Effect("claim", lease.id, lease.token, lease))
 
@@ -394,22 +408,16 @@ async def drain(model: Model, connection: Connection) -> None:
     async def empty() -> bool:
         since = model.now
         rows = await connection.fetch(DEQUEUE, 100, 5000)
-        for row in rows:
-            model.check_given(row, since)
-        receipts = [(row["id"], row["token"]) for row in rows]
+        leases = [model.given(row, since) for row in rows]
+        receipts = [(lease.id, lease.token) for lease in leases]
         assert sorted(await complete(connection, receipts)) == sorted(i for i, _ in receipts)
         model.apply(
             [
                 effect
-                for row in rows
+                for lease in leases
                 for effect in (
-                    Effect(
-                        "claim",
-                        row["id"],
-                        row["token"],
-                        Lease(row["id"], row["token"], row["claimed_at"], row["lease_expires_at"]),
-                    ),
-                    Effect("complete", row["id"], row["token"]),
+                    Effect("claim", lease.id, lease.token, lease),
+                    Effect("complete", lease.id, lease.token),
                 )
             ]
         )
