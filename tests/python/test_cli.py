@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -711,6 +712,28 @@ def test_workers_health_and_locks_show_their_views(pgq: Cli, sql: Sql) -> None:
     assert "rotation" in pgq.ok("health")
     assert pgq.json("locks") == []
     assert "Nobody waits" in pgq.run("locks").stderr
+
+
+def test_what_is_long_leaves_room_for_the_rest_on_a_terminal(pgq: Cli, sql: Sql) -> None:
+    job_id = sql(f"select pgq_enqueue(to_jsonb('{'x' * 300}'::text))")
+    terminal = replace(pgq, environment={**pgq.environment, "FORCE_COLOR": "1", "COLUMNS": "120"})
+    assert {job_id, "default", "ready"} <= set(re.findall(r"\w+", terminal.ok("jobs")))
+    assert max(map(len, pgq.ok("jobs").splitlines())) < 500
+    sql(f"select pgq_enqueue(to_jsonb('{'x' * 20_000}'::text))")
+    assert {job_id, "default", "ready"} <= set(re.findall(r"\w+", pgq.ok("jobs")))
+
+
+@pytest.mark.once
+def test_output_that_cannot_be_written(pgq: Cli, sql: Sql) -> None:
+    sql("select pgq_enqueue(to_jsonb('\u20ac'::text))")
+    environment = {**os.environ, **pgq.environment, "PYTHONIOENCODING": "latin-1"}
+    command = partial(subprocess.run, env=environment, stderr=subprocess.PIPE, text=True)
+    shown = command([SCRIPT, "jobs"], stdout=subprocess.PIPE)
+    assert "\\u20ac" in shown.stdout, shown.stderr
+    with Path("/dev/full").open("w", encoding="ascii") as full:
+        failed = command([SCRIPT, "queues"], stdout=full)
+    assert failed.returncode == 1, failed.stderr
+    assert "cannot be written" in failed.stderr
 
 
 def test_what_cannot_be_read_is_shown_as_it_is(pgq: Cli, sql: Sql) -> None:

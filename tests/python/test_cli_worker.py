@@ -302,6 +302,66 @@ async def test_handlers_finish_when_all_processes_get_the_signal(
     assert [(job.state, job.attempt) for job in jobs if job] == [("completed", 1)] * 2
 
 
+BLOCKED = """
+import logging, time
+from datetime import timedelta
+import pgq
+from pgq import _run
+
+_run._SETTLE_SECONDS = _run._CANCEL_SECONDS = 0.5
+worker = pgq.Worker(grace=timedelta(seconds=0.5))
+
+@worker.handler("default")
+async def block(job):
+    logging.getLogger("pgq").warning("blocks")
+    time.sleep(600)
+"""
+
+
+async def test_a_process_whose_event_loop_is_blocked_ends_in_time_nevertheless(
+    dsn: dict[str, Any], queue: pgq.Queue, shop: Path
+) -> None:
+    (shop / "blocked.py").write_text(BLOCKED, encoding="utf-8")
+    await queue.enqueue(1)
+    args = ("worker", "blocked:worker", "--log-json", "--processes", "2")
+    async with running(dsn, *args, cwd=shop) as worker:
+        blocked = (await worker.logged('"blocks"'))["process"]
+        await worker.terminated()
+        await is_gone(blocked)
+
+
+CLEANS_UP = """
+import asyncio, contextlib, logging, pathlib
+import shop
+
+@contextlib.asynccontextmanager
+async def make(pool):
+    yield shop.make(pool)
+    logging.getLogger("pgq").info("cleans up")
+    while not pathlib.Path("gate").exists():
+        await asyncio.sleep(0.01)
+    logging.getLogger("pgq").info("is clean")
+"""
+
+
+async def test_a_second_signal_does_not_end_what_cleans_up_after_a_worker(
+    dsn: dict[str, Any], shop: Path
+) -> None:
+    (shop / "tidy.py").write_text(CLEANS_UP, encoding="utf-8")
+    args = ("worker", "tidy:make", "--log-json", "--processes", "2")
+    async with running(dsn, *args, cwd=shop) as worker:
+        pids = [int((await worker.logged("has started"))["process"]) for _ in range(2)]
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        for _ in pids:
+            await worker.logged("cleans up")
+        for pid in (worker.process.pid, *pids):
+            await signalled(pid, signal.SIGTERM)
+        (shop / "gate").touch()
+        assert await worker.ended() == 0
+    assert "".join(worker.lines).count("is clean") == 2
+
+
 async def test_processes_stop_when_their_parent_is_gone(
     dsn: dict[str, Any], queue: pgq.Queue, shop: Path
 ) -> None:

@@ -188,6 +188,16 @@ def test_a_secret_is_refused_that_json_would_mask() -> None:
     assert Codec[Any](OpenLogin).decode(plain).password == SECRET
 
 
+def test_what_has_more_fields_than_its_type_is_refused() -> None:
+    @dataclass
+    class House(Address):
+        floors: int
+
+    assert Codec[Any](Address).encode(Address("here")) == {"street": "here"}
+    with pytest.raises(pgq.InvalidPayload, match="come back as Address"):
+        Codec[Any](Address).encode(House("here", 2))
+
+
 def test_a_model_is_refused_that_would_become_another_one() -> None:
     codec = Codec[Any](Cat | Dog)
     assert codec.decode(codec.encode(Cat(name="Tom"))) == Cat(name="Tom")

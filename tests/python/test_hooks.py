@@ -117,6 +117,20 @@ async def test_a_failure_is_told_once_whatever_it_is(
     assert heard == [(1, error)]
 
 
+async def test_an_exit_of_a_hook_is_not_that_of_the_worker(
+    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.error
+    def leave_then(_: pgq.Job, __: BaseException) -> None:
+        raise SystemExit(3)
+
+    worker.handler("default")(return_zero_byte)
+    job_id = await queue.enqueue(1, max_attempts=1)
+    await within(worker.run_until_idle())
+    assert await state(queue, job_id) == "dead"
+    assert "a hook failed" in caplog.text
+
+
 async def test_a_task_that_is_not_there_is_told(
     pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker, heard: list[tuple[Any, str]]
 ) -> None:

@@ -11,16 +11,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import asyncpg
 import asyncpg.transaction
 import pgq
 import pytest
+from pgq._link import answered
 
 from .sessions import Connection, until, within
-from .workers import FAST, SHORT, errors_of_attempts, running
+from .workers import FAST, SHORT, Hook, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
 
@@ -217,13 +218,16 @@ async def test_middleware_that_hides_the_error_of_a_transaction_completes_its_jo
     assert await connection.fetch("select from effect") == []
 
 
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), pgq.Retry("again"), pgq.Snooze(timedelta(hours=1))], ids=repr
+)
 async def test_middleware_that_fails_after_a_transaction_does_not_undo_it(
-    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+    queue: pgq.Queue, worker: pgq.Worker, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     @worker.middleware
     async def fail(job: pgq.Job, call_next: Any) -> None:
         await call_next(job)
-        raise ZeroDivisionError
+        raise error
 
     @worker.handler("default", transaction=True)
     async def handle(_: pgq.Job, __: Connection) -> str:
@@ -235,6 +239,76 @@ async def test_middleware_that_fails_after_a_transaction_does_not_undo_it(
     assert (job.state, job.result) == ("completed", "done")
     assert "was completed, but then" in caplog.text
     assert "lost the lease" not in caplog.text
+
+
+async def test_a_reason_is_kept_up_to_a_length(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        raise pgq.GiveUp("x" * 1_000_000)
+
+    job_id = await queue.enqueue(1)
+    await within(worker.run_until_idle())
+    assert (await seen(queue, job_id)).last_error == "x" * 20_000
+
+
+async def test_an_answer_that_is_read_late_counts(pool: asyncpg.Pool[Any]) -> None:
+    """It came while the event loop was blocked, and so did the time by which it was awaited."""
+    async with pool.acquire() as connection:
+        statement = await connection.prepare("select 1 from pg_sleep(0.1)")
+
+        async def call() -> Any:
+            # The loop's next step, when the query has been sent.
+            asyncio.get_running_loop().call_soon(time.sleep, 0.5)
+            return await statement.fetchval()
+
+        assert await answered(connection, call(), 0.3) == 1
+        assert await connection.fetchval("select 2") == 2, "nor is the connection given up"
+
+
+async def test_a_claim_that_has_waited_for_others_is_not_late(
+    pool: asyncpg.Pool[Any], worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The claims of several queues are sent one after the other, on one connection."""
+    dequeue = pgq.Queue.dequeue
+
+    async def delayed(self: pgq.Queue, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await dequeue(self, *args, **options)
+
+    async def handle(_: pgq.Job) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pgq.Queue, "dequeue", delayed)
+        for number in range(6):
+            queue = pgq.Queue(pool, f"q{number}")
+            await queue.create()
+            await queue.enqueue(1)
+            worker.handler(queue.name, timeout=timedelta(seconds=1))(handle)
+        await within(worker.run_until_idle())
+    assert await pool.fetchval("select sum(ready + active) from pgq_queues") == 0
+    assert "given back" not in caplog.text
+
+
+async def test_a_claim_that_is_read_late_is_not_begun(
+    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the event loop is blocked, the lease of what is being claimed runs out."""
+    begun: list[tuple[Any, bool]] = []
+
+    @worker.handler("default", timeout=timedelta(seconds=1), batch=1, concurrency=5)
+    async def handle(job: pgq.Job) -> None:
+        assert job.lease_expires_at is not None
+        begun.append((job.payload, datetime.now(timezone.utc) < job.lease_expires_at))
+
+    def block() -> None:
+        # The loop's next step, when the claim has been sent.
+        asyncio.get_running_loop().call_soon(time.sleep, 2)
+
+    Hook(monkeypatch, "before", "dequeue", block)
+    for number in range(3):
+        await queue.enqueue(number)
+    await within(worker.run_until_idle())
+    assert sorted(begun) == [(number, True) for number in range(3)]
 
 
 async def test_a_job_whose_transaction_cannot_begin_is_given_back_if_it_is_cancelled_then(

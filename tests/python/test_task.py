@@ -9,7 +9,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn, TypedDict
+from typing import Annotated, Any, NoReturn, TypedDict
 from uuid import UUID
 
 import asyncpg
@@ -402,6 +402,18 @@ async def test_a_task_is_called_and_documented_as_its_function() -> None:
     assert callable(pgq.task("default")(Sender()).enqueue)
 
 
+class Mailbox:
+    def take(self, _: pgq.Job) -> None: ...
+
+
+def test_an_annotation_may_be_around_the_type_of_a_job() -> None:
+    def handle(job: Annotated[pgq.Job[SendEmail], "by night"]) -> None: ...
+
+    task = pgq.Task[Any, Any](handle, "default")
+    with pytest.raises(pgq.InvalidPayload):
+        task.payloads.encode(1)
+
+
 async def test_wrong_tasks_are_told_at_once(worker: pgq.Worker) -> None:
     with pytest.raises(ValueError, match="has a task 'send_email' already"):
         worker.add(pgq.task("default", name="send_email")(anything.function))
@@ -413,6 +425,8 @@ async def test_wrong_tasks_are_told_at_once(worker: pgq.Worker) -> None:
         pgq.task("default", transaction=True)(where.function)
     with pytest.raises(ValueError, match="at the top of a module"):
         pgq.task("default", process=True)(lambda _: None)
+    with pytest.raises(ValueError, match="at the top of a module"):
+        pgq.task("default", process=True)(Mailbox().take)
     with pytest.raises(TypeError, match="cannot be called with a job"):
         pgq.task("default")(lambda: None)  # type: ignore[misc, arg-type] # pyright: ignore[reportCallIssue, reportArgumentType]
 

@@ -225,8 +225,46 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(
     assert "Error" in await last_error(queue, job_id)
 
 
+@pytest.mark.parametrize("transaction", [False, True])
+async def test_a_result_that_cannot_be_encoded_now_costs_only_its_own_attempt(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, transaction: bool
+) -> None:
+    told: list[Exception] = []
+
+    def dumps(result: int) -> str:
+        if result == 1:
+            raise ConnectionRefusedError("nobody keeps what is large")
+        return str(result)
+
+    worker = pgq.Worker(pool, dumps=dumps, poll_interval=FAST)
+
+    @worker.error
+    async def note(_: pgq.Job, error: Exception) -> None:
+        told.append(error)
+
+    async def handle(job: pgq.Job, _: Any = None) -> int:
+        result: int = job.payload
+        return result
+
+    worker.handler("default", transaction=transaction)(handle)  # type: ignore[call-overload]
+    ids = await queue.enqueue_many([1, 2], max_attempts=1)
+    await asyncio.wait_for(worker.run_until_idle(), 30)
+    first, second = [await queue.get(job_id) for job_id in ids]
+    assert first is not None
+    assert second is not None
+    assert (first.state, second.state, second.result) == ("dead", "completed", 2)
+    assert [type(error) for error in told] == [ConnectionRefusedError]
+
+
+@pytest.mark.parametrize(
+    ("result", "calls"), [(object(), 1), ("\0", 3)], ids=["not JSON", "not storable"]
+)
 async def test_a_result_that_cannot_be_kept_costs_no_connection(
-    queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    result: object,
+    calls: int,
 ) -> None:
     pids: list[int] = []
 
@@ -244,11 +282,11 @@ async def test_a_result_that_cannot_be_kept_costs_no_connection(
 
     @worker.handler("default")
     async def handle(_: pgq.Job) -> object:
-        return object()
+        return result
 
     await queue.enqueue(1, max_attempts=1)
     await asyncio.wait_for(worker.run_until_idle(), 30)
-    assert len(pids) == 3
+    assert len(pids) == calls
     assert len(set(pids)) == 1, "others may wait for it: it may be long until there is one again"
 
 

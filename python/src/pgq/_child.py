@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
@@ -69,6 +70,8 @@ def main(file: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_inheritable(file, False)
     connection = socket.socket(fileno=file)
+    # A process that a handler forks would keep it open, and the end of this one hidden.
+    os.register_at_fork(after_in_child=partial(_let_go, connection))
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read, args=(connection.makefile("rb"), requests), daemon=True).start()
     while True:
@@ -77,6 +80,12 @@ def main(file: int) -> None:
 
 
 def _do_nothing(*_: object) -> None: ...
+
+
+def _let_go(connection: socket.socket) -> None:
+    file = connection.detach()
+    if file >= 0:  # unless this process was forked by one that has done it
+        os.close(file)
 
 
 def _read(stream: BinaryIO, requests: SimpleQueue[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_args
 
 import msgspec
@@ -62,6 +63,10 @@ class Codec(Generic[T]):
         except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
             raise InvalidPayload(str(exc)) from exc
         made = self.decode(plain)
+        # What a subclass has besides would be lost.
+        has_fields = is_dataclass(value) or isinstance(value, msgspec.Struct)
+        if has_fields and type(made) is not type(value) and not isinstance(self._kind, TypeVar):
+            raise InvalidPayload(f"it would come back as {made!r}")
         if self._adapter is not None and self._look(made) != self._look(value):
             raise InvalidPayload(
                 f"it would come back as {made!r}: what pydantic masks, as SecretStr, needs a"

@@ -95,10 +95,10 @@ class Heartbeat:
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="pgq-heartbeat", daemon=True)
 
-    def hold(self, jobs: Iterable[Job[Any]], timeout: float) -> None:
-        """Keep the leases of jobs, which last `timeout` seconds, from now on."""
+    def hold(self, jobs: Iterable[Job[Any]], timeout: float, since: float) -> None:
+        """Keep the leases of jobs, which last `timeout` seconds from `since` (monotonic) on."""
         every = timeout / 3
-        due = time.monotonic() + every
+        due = since + every
         for job in jobs:
             self._leases[job.token] = _Lease(job, every, due)
 

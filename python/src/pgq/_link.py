@@ -44,7 +44,7 @@ class Link:
         """Run a call on the connection; what may have broken it ends it."""
         async with self._lock:
             try:
-                return await asyncio.wait_for(self._run(call), self._call_seconds)
+                return await _within(self._run(call), self._call_seconds)
             except (TypeError, ValueError):
                 raise  # of the arguments: nothing was sent
             except BaseException as exc:
@@ -119,10 +119,31 @@ async def transaction(
 async def answered(connection: PooledConnection, call: Awaitable[T], seconds: float) -> T:
     """Return what a call returns; end its connection if that takes longer."""
     try:
-        return await asyncio.wait_for(call, seconds)
+        return await _within(call, seconds)
     except asyncio.TimeoutError:
         await end(connection)
         raise
+
+
+async def _within(call: Awaitable[T], seconds: float) -> T:
+    """Return what a call returns, also if its answer and the timeout come as a block ends.
+
+    From Python 3.12 on `asyncio.wait_for` would drop that answer. The call is cancelled before its
+    connection is closed: asyncpg may tell one that is still waiting then that it has succeeded.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        for patience in (seconds, 0.1):
+            await asyncio.wait([task], timeout=patience)
+            if task.done():
+                return task.result()
+        raise asyncio.TimeoutError
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # nobody else asks for it
 
 
 async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, seconds: float) -> None:

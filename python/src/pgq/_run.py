@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -27,7 +28,7 @@ from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, Unreadable, readable
 from pgq._outcomes import Cancel, GiveUp, Outcome, Snooze
 from pgq._processes import Processes
-from pgq._queue import DEFAULT_TIMEOUT, Connection, Queue
+from pgq._queue import DEFAULT_TIMEOUT, Connection, Dumps, Queue
 from pgq._rows import with_payload
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
@@ -98,6 +99,10 @@ class NotBegun(Exception):  # noqa: N818 it is no error of the job
     """The server could not be reached to begin the transaction."""
 
 
+# Set in a process that somebody else starts and aborts, and passes signals on to.
+SUPERVISED: Final = threading.Event()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a worker was made with, for its run."""
@@ -108,6 +113,7 @@ class Settings:
     grace_seconds: float
     listens: bool
     durable_claims: bool
+    dumps: Dumps
     middleware: Sequence[Middleware]
     before: Sequence[BeforeHook]
     after: Sequence[AfterHook]
@@ -305,6 +311,8 @@ class Run:
 
         A process whose loop does not answer is ended when it would have stopped.
         """
+        if self._was_signalled and SUPERVISED.is_set():
+            return  # the supervisor passes on what this process may have got as well
         seconds = _CANCEL_SECONDS
         if not self._was_signalled:
             seconds += self._settings.grace_seconds + 2 * _SETTLE_SECONDS
@@ -340,6 +348,20 @@ class Run:
 
     # Claim
 
+    async def _claim(
+        self, intake: _Intake, room: int, *, connection: Connection
+    ) -> tuple[float, list[Job[Any]]]:
+        """Return the jobs, and since when they may be leased."""
+        begun = time.monotonic()
+        jobs = await intake.queue.dequeue(
+            room,
+            intake.consumer.timeout,
+            worker=self._settings.name,
+            durable=self._settings.durable_claims,
+            connection=connection,
+        )
+        return begun, jobs
+
     async def _claim_all(self, intake: _Intake) -> None:
         pauses = backoff()
         while not (self._stopping.is_set() or self._pool.is_closing()):
@@ -350,15 +372,8 @@ class Run:
                 continue
             ended = self._ended
             ended_here = intake.ended
-            claim = partial(
-                intake.queue.dequeue,
-                room,
-                intake.consumer.timeout,
-                worker=self._settings.name,
-                durable=self._settings.durable_claims,
-            )
             try:
-                jobs = await self._claims.run(claim)
+                begun, jobs = await self._claims.run(partial(self._claim, intake, room))
             except Exception as exc:
                 pause = next(pauses)
                 if not self._claims.may_recover(exc, pause):
@@ -368,7 +383,7 @@ class Run:
                 await self._pause(pause)
                 continue
             pauses = backoff()
-            self._take(intake, jobs)
+            self._take(intake, jobs, begun)
             if len(jobs) == room or self._stopping.is_set():
                 continue
             # At a limit the next job can be claimed when an outcome is written; nobody is told.
@@ -399,12 +414,20 @@ class Run:
     def _ended(self) -> int:
         return sum(intake.ended for intake in self._intakes)
 
-    def _take(self, intake: _Intake, jobs: list[Job[Any]]) -> None:
-        self._beats.hold(jobs, intake.consumer.timeout.total_seconds())
+    def _take(self, intake: _Intake, jobs: list[Job[Any]], begun: float) -> None:
+        seconds = intake.consumer.timeout.total_seconds()
+        self._beats.hold(jobs, seconds, begun)
+        is_late = time.monotonic() - begun >= seconds
+        if is_late and jobs:
+            log.warning(
+                "the leases of %d jobs were over before their claim was read: they are given back",
+                len(jobs),
+                extra=about_worker(self._settings.name),
+            )
         intake.held += len(jobs)
         for job in jobs:
             held = self._held[job.token] = _Held(job, intake)
-            if self._stopping.is_set():
+            if is_late or self._stopping.is_set():
                 self._give_back(held)
             else:
                 intake.backlog.append(held)
@@ -485,6 +508,9 @@ class Run:
                 await self._pause(_RELEASE_SECONDS)
             self._give_back(held)
         except Outcome as outcome:
+            if held.committed:
+                self._settle_failed(held, outcome)
+                return
             held.settling = True
             held.outcome = outcome
             self._settler.end(job, outcome)
@@ -507,7 +533,7 @@ class Run:
             call = self._endpoint(held, task)
             with _NO_ALARM if task.deadline is None else self._alarm(held, task.deadline):
                 result = returned(await call(job))
-            return None if held.committed or result is None else task.results.encode(result)
+            return None if held.committed else text_of(self._settings, task, result)
         except (Outcome, RolledBack, NotBegun):
             raise
         except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
@@ -564,7 +590,8 @@ class Run:
             if held.settling and not (isinstance(exc, RolledBack) or is_silent(exc)):
                 # It was not completed: middleware may call the handler again.
                 held.settling = False
-                self._beats.hold([held.job], held.intake.consumer.timeout.total_seconds())
+                timeout = held.intake.consumer.timeout.total_seconds()
+                self._beats.hold([held.job], timeout, time.monotonic())
                 if held.deferred is not None:
                     self._cancel_held(held.job.token, held.deferred)
             raise
@@ -586,7 +613,7 @@ class Run:
             if held.reason is not None:  # what waits for a connection may swallow a cancellation
                 raise asyncio.CancelledError(held.reason)
 
-            async def complete(result: Any) -> bool:
+            async def complete(result: str | None) -> bool:
                 # From here the transaction itself keeps the job from others: a heartbeat would
                 # only wait for it.
                 held.settling = True
@@ -594,7 +621,7 @@ class Run:
                 call = self._queue.complete(job, result, connection=connection)
                 return await answered(connection, call, seconds)
 
-            return await call_and_complete(task, job, connection, complete)
+            return await call_and_complete(self._settings, task, job, connection, complete)
 
     def _settle_failed(self, held: _Held, exc: BaseException) -> None:
         job = held.job
@@ -787,26 +814,33 @@ def returned(result: Any) -> Any:
     return result
 
 
+def text_of(settings: Settings, task: Task[Any, Any], result: Any) -> str | None:
+    """Return a result as JSON text; what is raised is the attempt's, not the connection's."""
+    return None if result is None else settings.dumps(task.results.encode(result))
+
+
 async def call_and_complete(
+    settings: Settings,
     task: Task[Any, Any],
     job: Job[Any],
     connection: Connection,
-    complete: Callable[[Any], Awaitable[bool]],
+    complete: Callable[[str | None], Awaitable[bool]],
 ) -> Any:
     """Call a handler, and complete its job, in the transaction that is open on a connection.
 
     Args:
+        settings: of the worker.
         task: the job's.
         job: the handler's.
         connection: the handler's; its transaction has to roll back if this raises.
-        complete: called with the result as JSON can hold it; tells whether the lease was good.
+        complete: called with the result as JSON text; tells whether the lease was good.
 
     Raises:
         RolledBack: it was not.
         Outcome: the handler returned or raised one.
     """
     result = returned(await task.function(job, connection))
-    if not await complete(None if result is None else task.results.encode(result)):
+    if not await complete(text_of(settings, task, result)):
         raise RolledBack(f"what the handler of job {job.id} wrote is rolled back")
     return result
 
@@ -832,7 +866,9 @@ async def _answer(value: Any) -> Any:
 async def _logged(hook: Callable[..., Any], job: Job[Any], end: object) -> None:
     try:
         await _answer(hook(job, end))
-    except Exception:
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException:  # an exit would be the whole process's
         log.exception("a hook failed", extra=about(job))
 
 

@@ -175,7 +175,8 @@ def _text(error: BaseException) -> str:
 
 
 def _storable(text: object) -> str | None:
-    """Return text in characters that the server can store."""
+    """Return the start of a text, in characters that the server can store."""
     if text is None:
         return None
-    return str(text).replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    start = str(text)[:_ERROR_CHARACTERS]
+    return start.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -28,6 +28,7 @@ from pgq._run import (
     instrumented,
     returned,
     tell,
+    text_of,
 )
 from pgq._settle import end
 
@@ -80,7 +81,7 @@ class Single:
             nonlocal committed
             async with self._transaction() as connection:
                 complete = partial(self._queue.complete, job, connection=connection)
-                result = await call_and_complete(task, job, connection, complete)
+                result = await call_and_complete(self._settings, task, job, connection, complete)
             committed = True
             return result
 
@@ -93,7 +94,7 @@ class Single:
                 result = returned(await _in_time(call(job), deadline))
             if committed:
                 return True
-            kept = None if result is None else task.results.encode(result)
+            kept = text_of(self._settings, task, result)
             return await self._call(partial(self._queue.complete, job, kept))
         except (Outcome, RolledBack):
             raise

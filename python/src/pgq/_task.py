@@ -413,7 +413,8 @@ def _place(function: Callable[..., Any], *, transaction: bool, process: bool) ->
         return "loop"
     if transaction:
         raise ValueError("the handler of a transaction must be a coroutine function")
-    if process and "<" in getattr(function, "__qualname__", "<"):
+    is_bound = not inspect.isclass(getattr(function, "__self__", type))
+    if process and (is_bound or "<" in getattr(function, "__qualname__", "<")):
         raise ValueError("a function that runs in a process must stand at the top of a module")
     return "process" if process else "thread"
 
@@ -427,6 +428,8 @@ def _payload_kind(function: Callable[..., Any], arguments: int) -> Any:
         raise TypeError(f"{_name(function)}{signature} cannot be called with {expected}") from exc
     first = next(iter(signature.parameters.values()))
     kind = _resolved(function, first.annotation)
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     origin = get_origin(kind)
     if origin is Job:
         return get_args(kind)[0]

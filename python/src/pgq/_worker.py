@@ -126,7 +126,8 @@ class Worker:
             raise ValueError("grace must not be negative")
         self._pool = pool
         self._connect = connect
-        self._new_queue = partial(Queue, schema=schema, dumps=dumps, loads=loads)
+        # Results come to it as text.
+        self._new_queue = partial(Queue, schema=schema, dumps=lambda text: text, loads=loads)
         self._middleware: list[Middleware] = []
         self._before: list[BeforeHook] = []
         self._after: list[AfterHook] = []
@@ -138,6 +139,7 @@ class Worker:
             grace_seconds=grace.total_seconds(),
             listens=listen,
             durable_claims=durable_claims,
+            dumps=dumps,
             middleware=self._middleware,
             before=self._before,
             after=self._after,

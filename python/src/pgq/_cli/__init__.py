@@ -13,4 +13,7 @@ def main() -> None:
         if (exc.name or "").partition(".")[0] not in ("click", "rich"):
             raise
         sys.exit("pgq: the command line is an extra: pip install 'pgq-asyncpg[cli]'")
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
     cli(prog_name="pgq")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from typing import IO, Any, Final
 
@@ -25,6 +26,7 @@ SERVER_ERRORS: Final = (
     OSError,
 )
 
+_WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _NOT_INSTALLED: Final = frozenset({"3F000", "42P01", "42883"})
 _ARGUMENTS: Final = re.compile(r"\(.*\)", re.DOTALL)  # of a function
 _INSTALL_HINT: Final = (
@@ -79,6 +81,8 @@ def explain(exc: Exception) -> Failure:
             or sqlstate.startswith("22")
         )
         return Failure(message) if is_refused else ServerFailure(message)
+    if isinstance(exc, OSError) and exc.errno in _WRITING:
+        return Failure(f"the output cannot be written: {exc}")
     if isinstance(exc, asyncio.TimeoutError):
         return ServerFailure("the server did not answer in time")
     return ServerFailure(f"the server cannot be reached: {exc}")

@@ -67,6 +67,7 @@ def metrics(listen: tuple[str, int], *, once: bool) -> None:
         raise Failure(f"cannot listen on {listen[0]}:{listen[1]}: {exc.strerror}") from exc
     with server:
         host, port = server.server_address[:2]
-        click.echo(f"serving http://{host!s}:{port}/metrics", err=True)
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        click.echo(f"serving http://{shown}:{port}/metrics", err=True)
         ended.wait()
         server.shutdown()

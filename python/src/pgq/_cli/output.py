@@ -19,9 +19,10 @@ from pgq._cli import params
 from pgq._cli.base import settings
 
 JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result")
-_PIPE_COLUMNS: Final = 10_000  # lines to a pipe or file are not cut
+_PIPE_COLUMNS: Final = 10**9  # lines to a pipe or file are not cut
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BESIDE_THE_ERROR: Final = ("DETAIL:", "HINT:", "CONTEXT:")
+_LONG: Final = {"payload", "last_error", "query", "detail", "waiting_query", "blocking_query"}
 _STYLES: Final = {
     "ok": "green",
     "warning": "yellow",
@@ -111,13 +112,16 @@ class Column:
 
 def table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
     """Return a table of rows."""
-    result = Table(box=None, pad_edge=False, header_style="bold")
+    # Where there is not room for all, the long ones share what the others leave.
+    is_cut = console().is_terminal and any(column.name in _LONG for column in columns)
+    result = Table(box=None, pad_edge=False, header_style="bold", expand=is_cut)
     for column in columns:
         result.add_column(
             column.heading or column.name.replace("_", " "),
             justify="right" if column.right else "left",
             no_wrap=True,
             overflow="ellipsis",
+            ratio=1 if is_cut and column.name in _LONG else None,
         )
     for row in rows:
         shown = [column.show(row[column.name]) for column in columns]

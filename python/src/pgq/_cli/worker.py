@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
@@ -24,6 +24,7 @@ from pgq._cli import logs
 from pgq._cli.base import Command, Settings, server_settings, settings
 from pgq._cli.errors import Failure, Misuse
 from pgq._cli.supervisor import Supervisor
+from pgq._run import SUPERVISED
 from pgq._task import Task
 from pgq._worker import Worker
 
@@ -189,7 +190,7 @@ async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bo
     if supervised:
         _obey_supervisor(worker)
     try:
-        await worker.run(pool, handle_signals=not supervised)
+        await worker.run(pool)
     except ValueError as exc:
         raise Misuse(str(exc)) from exc
     log.info("worker %s has stopped", worker.name)
@@ -211,6 +212,12 @@ def _obey_supervisor(worker: Worker) -> None:
             loop.remove_reader(file)
             worker.stop()
 
+    def stop(_number: int, _frame: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(worker.stop)
+
     loop.add_reader(file, read)
+    # Before the run, and after it: what the target cleans up then is not to be cut short.
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
+        signal.signal(number, stop)
+    SUPERVISED.set()
