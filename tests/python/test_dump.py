@@ -477,6 +477,16 @@ async def test_a_dump_that_takes_long_is_one_moment(
     server.psql("drop database busy with (force)")
 
 
+@pytest.mark.usefixtures("source")
+def test_the_jobs_can_be_left_out(server: Server, run: Run, target: str) -> None:
+    dump = run("pg_dump", "--exclude-table-data=pgq.*", "--exclude-table-data=watched", SOURCE)
+    server.psql(dump, database=target)
+    assert server.psql("select queue from pgq_queues", database=target) == "default"
+    assert server.psql("select count(*) from pgq_jobs", database=target) == "0"
+    assert server.psql("select pgq_enqueue('0') > 0", database=target) == "t"
+    assert server.psql("select payload from pgq_dequeue()", database=target) == "0"
+
+
 @pytest.mark.once
 def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
     server.psql(f"create database shop template {TEMPLATE}")

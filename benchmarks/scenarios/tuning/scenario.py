@@ -32,7 +32,7 @@ SCENARIO = Throughput(
         "every 5 s; at most 3 rounds."
     ),
     variants=[
-        _variant(_DEFAULT, "as installed, nothing kept", quick=True),
+        _variant(_DEFAULT, "defaults, nothing kept", quick=True),
         _variant(
             "keep",
             "completed jobs kept",
