@@ -544,6 +544,40 @@ async def test_who_knows_the_old_concurrency_when_it_is_raised_is_found_by_the_n
     assert await a.fetchval("select count(*) from pgq.group_hint") == 0
 
 
+async def lines(a: Connection, number: int) -> tuple[list[int], list[int]]:
+    """Enqueue two jobs of each of so many groups and claim the first ones; return the ids."""
+    groups = [f"g{n}" for n in range(number)]
+    ids = [row[0] for row in await a.fetch(MANY, groups * 2)]
+    assert await claimed(a, number) == ids[:number]
+    return ids[:number], ids[number:]
+
+
+async def finish_all(connection: Connection, job_ids: list[int]) -> None:
+    """Complete active jobs."""
+    rows = await connection.fetch("select id, token from pgq.job where id = any ($1)", job_ids)
+    assert len(await complete(connection, [(row["id"], row["token"]) for row in rows])) == len(rows)
+
+
+async def test_a_claim_looks_behind_the_heads_that_open_claims_have(
+    a: Connection, b: Connection
+) -> None:
+    firsts, seconds = await lines(a, 250)
+    await finish_all(a, firsts)
+    await a.execute("begin")
+    assert await claimed(a, 120) == seconds[:120]
+    assert await claimed(b, 10) == seconds[120:130]
+    await a.execute("rollback")
+    assert await claimed(b, 300) == seconds[:120] + seconds[130:]
+
+
+async def test_heads_are_looked_at_a_hundred_at_a_time_as_they_were_let_go(a: Connection) -> None:
+    firsts, seconds = await lines(a, 150)
+    await finish_all(a, firsts[50:])
+    await finish_all(a, firsts[:50])
+    assert await claimed(a, 10) == seconds[50:60]
+    assert await claimed(a, 150) == seconds[:50] + seconds[60:]
+
+
 async def test_a_pop_that_does_maintenance_lets_the_next_of_its_group_go(a: Connection) -> None:
     await put(a)
     await put(a)

@@ -81,9 +81,8 @@ comment on function
 
 create function pgq._window(
     p_slot smallint, p_lane integer, p_after bigint, p_until bigint, p_limit integer,
-    p_now timestamptz, p_max integer, p_tick boolean
+    p_now timestamptz, p_max integer, p_tick boolean, out ids bigint[], out grouped boolean
 )
-returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 {nested_loops}
@@ -92,28 +91,24 @@ as $$
 declare
     v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;
     v_us constant bigint := pgq._us(p_now);
-    v_ids bigint[];
 begin
     case p_slot
     --@ each parked
     when {slot} then
-        v_ids := array(
-            select w.id
-              from (
-                       select i.id from pgq.job_{slot} i
-                        where {due} and i.id > p_after and i.id < p_until
-                        order by i.due limit p_limit
-                   ) w
-             order by w.id
-        );
+        select array_agg(w.id order by w.id), bool_and(w.group_id is not null) into ids, grouped
+          from (
+                   select i.id, i.group_id from pgq.job_{slot} i
+                    where {due} and i.id > p_after and i.id < p_until
+                    order by i.due limit p_limit
+               ) w;
     --@ end
     end case;
-    return v_ids;
 end
 $$;
 comment on function
     pgq._window(smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean) is
-'the ids of those claimable jobs in a lane of a parked slot that fell due first, sorted';
+'the ids of those claimable jobs in a lane of a parked slot that fell due first, sorted, and '
+'whether all of them are heads of groups; null if there are none';
 
 create function pgq._oldest(
     p_slot smallint, p_lane integer, p_now timestamptz, p_max integer, p_tick boolean

@@ -31,8 +31,8 @@ begin
                       ) u
                 order by u.at, u.id limit 1
            ) w on true
-     where g.slot >= 0
-        or (w.id is not null and (g.slot <> -2 or (
+     where (g.slot >= 0 or w.id is not null)
+       and (g.slot <> -2 or ((
                --@ each parked
                select j.id from pgq.job_{slot} j
                 where j.group_id = g.id and j.wait < g.place order by j.wait desc, j.id desc limit 1
@@ -126,15 +126,16 @@ begin
           left join pgq.queue q on q.id = t.queue_id
     )
     select d.group_id, least(d.place, d.hint), d.slot, d.lane, d.id,
-           d.noted < 4 and d.hint is null and d.at >= d.last
-           and (d.heads = d.most - 1 or (d.heads < d.most and not d.is_followed))
+           case when d.noted >= 4 or d.hint is not null or d.at < d.last then null
+                when d.heads = d.most - 1 or (d.heads < d.most and not d.is_followed) then true
+                when d.heads >= d.most and d.noted >= 0 then false end
       from decided d
      where d.noted >= 0 or d.heads < d.most or d.at < d.last or d.hint is not null;
 end
 $$;
 comment on function pgq._next_heads(bigint[], bigint[], smallint[], integer[]) is
 'those of these groups in which something is to be done, with the job that is next; is_next: it '
-'can be claimed, and nothing else is to be done';
+'can be claimed, or it is new and has to wait, and nothing else is to be done';
 
 create function pgq._follower(
     p_group_id bigint, p_from bigint, p_new_first boolean, out slot smallint, out lane integer,
@@ -223,6 +224,41 @@ comment on function pgq._make_heads(smallint, integer, bigint[]) is
 'lets jobs be claimed that wait, or are new and of this transaction, which is looked at (anybody '
 'may write the setting that notes them), and returns those that nobody is about to cancel or '
 'replace';
+
+create function pgq._let_wait(p_slot smallint, p_lane integer, p_ids bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+declare
+    v_xid constant bigint := pg_current_xact_id()::text::bigint;
+    v_jobs pgq.job[];
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        with moved as (
+            delete from pgq.job_{slot} j
+             using unnest(p_ids) n (id), lateral (
+                       select i.ctid from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = n.id
+                          and i.lease_expires_at = 'infinity' and i.due = v_xid
+                          for update skip locked
+                   ) i
+             where j.ctid = i.ctid
+            returning j.*
+        )
+        select array_agg(row(m.*)::pgq.job) into v_jobs from moved m;
+    --@ end
+    end case;
+    perform pgq._wait(j) from unnest(v_jobs) j;
+    return array(select j.id from unnest(v_jobs) j);
+end
+$$;
+comment on function pgq._let_wait(smallint, integer, bigint[]) is
+'puts new jobs of this transaction, which is looked at, behind those of their groups, and returns '
+'those that nobody is about to cancel or replace';
 
 create function pgq._come_late(p_group_id bigint, p_from bigint, p_place bigint)
 returns boolean

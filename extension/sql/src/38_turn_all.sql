@@ -20,11 +20,11 @@ begin
           from pgq._next_heads(p_group_ids, p_places, p_slots, p_lanes) n
          group by n.is_next, n.slot, n.lane
     loop
-        v_made := '{}';
-        if v_next.is_next then
-            v_made := pgq._make_heads(v_next.slot, v_next.lane, v_next.ids);
-            continue when cardinality(v_made) = cardinality(v_next.ids);
-        end if;
+        v_made := case v_next.is_next
+                  when true then pgq._make_heads(v_next.slot, v_next.lane, v_next.ids)
+                  when false then pgq._let_wait(v_next.slot, v_next.lane, v_next.ids)
+                  else '{}' end;
+        continue when cardinality(v_made) = cardinality(v_next.ids);
         perform pgq._turn_group(g.id, g.place)
            from unnest(v_next.groups, v_next.places, v_next.ids) g (id, place, job_id)
           where g.job_id <> all (v_made);
