@@ -578,6 +578,14 @@ async def test_heads_are_looked_at_a_hundred_at_a_time_as_they_were_let_go(a: Co
     assert await claimed(a, 150) == seconds[:50] + seconds[60:]
 
 
+async def test_of_one_group_the_lowest_ids_go_first_of_more_than_a_hundred(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 200)")
+    ids = [row[0] for row in await a.fetch(MANY, ["g"] * 150)]
+    for job_id, token in reversed(await dequeue(a, 150)):
+        await a.execute("select pgq_release($1, $2)", job_id, token)
+    assert await claimed(a, 10) == ids[:10]
+
+
 async def test_a_pop_that_does_maintenance_lets_the_next_of_its_group_go(a: Connection) -> None:
     await put(a)
     await put(a)

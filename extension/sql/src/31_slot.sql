@@ -95,7 +95,8 @@ begin
     case p_slot
     --@ each parked
     when {slot} then
-        select array_agg(w.id order by w.id), bool_and(w.group_id is not null) into ids, grouped
+        select array_agg(w.id order by w.id), count(distinct w.group_id) = count(*)
+          into ids, grouped
           from (
                    select i.id, i.group_id from pgq.job_{slot} i
                     where {due} and i.id > p_after and i.id < p_until
@@ -108,7 +109,7 @@ $$;
 comment on function
     pgq._window(smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean) is
 'the ids of those claimable jobs in a lane of a parked slot that fell due first, sorted, and '
-'whether all of them are heads of groups; null if there are none';
+'whether each is of another group; null if there are none';
 
 create function pgq._oldest(
     p_slot smallint, p_lane integer, p_now timestamptz, p_max integer, p_tick boolean

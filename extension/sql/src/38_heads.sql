@@ -233,27 +233,28 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant bigint := pg_current_xact_id()::text::bigint;
-    v_jobs pgq.job[];
+    v_ids bigint[];
+    v_id bigint;
 begin
     case p_slot
     --@ each ring
     when {slot} then
-        with moved as (
-            delete from pgq.job_{slot} j
-             using unnest(p_ids) n (id), lateral (
-                       select i.ctid from pgq.job_{slot} i
+        v_ids := array(
+            select i.id
+              from unnest(p_ids) n (id), lateral (
+                       select i.id from pgq.job_{slot} i
                         where i.lane = p_lane and i.id = n.id
                           and i.lease_expires_at = 'infinity' and i.due = v_xid
                           for update skip locked
                    ) i
-             where j.ctid = i.ctid
-            returning j.*
-        )
-        select array_agg(row(m.*)::pgq.job) into v_jobs from moved m;
+        );
     --@ end
     end case;
-    perform pgq._wait(j) from unnest(v_jobs) j;
-    return array(select j.id from unnest(v_jobs) j);
+    -- One by one: all together, with their payloads, could be too much for an array.
+    foreach v_id in array v_ids loop
+        perform pgq._wait(pgq._remove(p_slot, p_lane, v_id));
+    end loop;
+    return v_ids;
 end
 $$;
 comment on function pgq._let_wait(smallint, integer, bigint[]) is
