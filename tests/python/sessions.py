@@ -16,6 +16,7 @@ from collections.abc import (
     Iterable,
 )
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -119,6 +120,16 @@ async def raise_floors(connection: Connection) -> None:
     )
 
 
+async def stop_clock(connection: Connection, at: datetime | None = None) -> datetime:
+    """Let no time pass for the queue, and return the time; no tick comes by itself meanwhile."""
+    now: datetime = at or await connection.fetchval("select clock_timestamp()")
+    await connection.execute(f"""
+        create or replace function pgq._now() returns timestamptz
+        language sql volatile as $$ select timestamptz '{now.isoformat()}' $$
+    """)
+    return now
+
+
 async def slot_of(connection: Connection, job_id: int) -> int | None:
     """Return the slot in which a job is."""
     slot: int | None = await connection.fetchval("select slot from pgq.job where id = $1", job_id)
@@ -203,10 +214,13 @@ def turning(dsn: Dsn, slot_size: int = 8192) -> Generator[Rotations]:
     result = Rotations()
     errors: list[BaseException] = []
     stop = threading.Event()
+    turns = threading.Event()
 
     async def turn() -> None:
         async with sessions(dsn, 1, pgq__slot_size=str(slot_size)) as (connection,):
             before = await files(connection)
+            await maintain(connection)
+            turns.set()
             while not stop.is_set():
                 await maintain(connection)
                 after = await files(connection)
@@ -218,10 +232,12 @@ def turning(dsn: Dsn, slot_size: int = 8192) -> Generator[Rotations]:
             asyncio.run(turn())
         except BaseException as error:  # noqa: BLE001 -- raised again in the caller's thread
             errors.append(error)
+            turns.set()
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
+        assert turns.wait(PATIENCE)
         yield result
     finally:
         stop.set()

@@ -422,7 +422,7 @@ try:
 except FileExistsError:
     pathlib.Path("second").touch()
     while True:
-        signal.pause()
+        time.sleep(0.01)  # not pause(), before which the signal may come
 while not pathlib.Path("second").exists():
     time.sleep(0.01)
 os._exit(2)

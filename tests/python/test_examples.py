@@ -233,11 +233,18 @@ async def test_transfers_happen_once_however_many_workers_are_killed(
             pids = {int(row["worker"].rpartition(":")[2]) for row in names}
             return next((worker for worker in workers if worker.pid in pids), None)
 
-        for _ in range(KILLS):
-            wanted += await enqueue_transfers(pool, 60)
-            killed = await until(victim, PATIENCE, 0.001)
-            assert killed is not None
-            killed.kill()
+        for number in range(KILLS):
+            async with pool.acquire() as connection, connection.transaction():
+                # In this order, as transfers do.
+                await connection.execute("select from account order by id for update")
+                wanted += await enqueue_transfers(pool, 60)
+                killed = await until(victim, PATIENCE, 0.001)
+                assert killed is not None
+                if number % 2:
+                    killed.kill()  # while nobody comes to an end with what it holds
+            if not number % 2:
+                await asyncio.sleep(random.uniform(0, 0.1))
+                killed.kill()
             workers.remove(killed)
             workers.append(await start())
         await check_ledger(pool, wanted)

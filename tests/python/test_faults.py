@@ -145,11 +145,15 @@ async def test_nothing_is_lost_and_no_effect_is_doubled_by_twenty_crashes(
                 await asyncio.to_thread(faulty.restart, "immediate")
         connection = await reconnect(faulty)
 
-        async def drained() -> bool:
-            left: int = await connection.fetchval("select count(*) from pgq.job")
-            return left == 0
+        left: int = await connection.fetchval("select count(*) from pgq.job")
 
-        await until(drained, 30)
+        async def fewer() -> bool:
+            nonlocal left
+            before, left = left, await connection.fetchval("select count(*) from pgq.job")
+            return left < before
+
+        while left:
+            await until(fewer, 30)
         effects = [row[0] for row in await connection.fetch("select job from effect")]
         dead = await connection.fetchval(
             "select count(*) from pgq.archive where state <> 'completed'"

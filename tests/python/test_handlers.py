@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
@@ -144,11 +144,13 @@ async def test_a_thread_that_does_not_listen_keeps_its_slot(
 ) -> None:
     other = pgq.Queue(pool, "other")
     await other.create()
-    interrupted, later, free = asyncio.Event(), asyncio.Event(), threading.Event()
+    interrupted, later = asyncio.Event(), asyncio.Event()
+    inside, free = threading.Event(), threading.Event()
     interrupt: Any = vars(_call)["_interrupt"]
     begun: list[int] = []
 
     def watched(thread: threading.Thread) -> None:
+        assert inside.wait(30)
         interrupt(thread)
         interrupted.set()
 
@@ -157,7 +159,10 @@ async def test_a_thread_that_does_not_listen_keeps_its_slot(
     @worker.handler("default", concurrency=1, prefetch=1, deadline=FAST)
     def handle(job: pgq.Job) -> None:
         begun.append(job.payload)
-        free.wait(LONG)
+        while not free.is_set():
+            with suppress(asyncio.CancelledError):
+                inside.set()
+                free.wait(LONG)
 
     @worker.handler("other")
     async def handle_other(_: pgq.Job) -> None:

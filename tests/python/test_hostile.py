@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from typing import Any, Final
 
 import asyncpg
@@ -21,10 +23,11 @@ import pytest
 from pgq._link import answered
 
 from .sessions import Connection, until, within
-from .workers import FAST, SHORT, Hook, errors_of_attempts, running
+from .workers import FAST, SHORT, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
 
+MOMENT: Final = timedelta(milliseconds=1)
 HOUR: Final = timedelta(hours=1)
 WRONG: Any = 5
 
@@ -38,6 +41,17 @@ async def seen(queue: pgq.Queue, job_id: int) -> pgq.JobSnapshot:
     job = await queue.get(job_id)
     assert job is not None
     return job
+
+
+class Clock:
+    """By which runs tell how old a claim is; it goes only as far as it is told."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.time = timedelta(0)
+        patch.setattr("pgq._run.time", self)
+
+    def monotonic(self) -> float:
+        return self.time.total_seconds()
 
 
 class Odd(BaseException):
@@ -253,38 +267,49 @@ async def test_a_reason_is_kept_up_to_a_length(queue: pgq.Queue, worker: pgq.Wor
 
 async def test_an_answer_that_is_read_late_counts(pool: asyncpg.Pool[Any]) -> None:
     """It came while the event loop was blocked, and so did the time by which it was awaited."""
+    seconds = 0.1
     async with pool.acquire() as connection:
         statement = await connection.prepare("select 1 from pg_sleep(0.1)")
+        # asyncpg has no public name for it.
+        socket = attrgetter("_transport")(connection).get_extra_info("socket")
+
+        def block() -> None:
+            select.select([socket], [], [], 30)
+            time.sleep(seconds)
 
         async def call() -> Any:
             # The loop's next step, when the query has been sent.
-            asyncio.get_running_loop().call_soon(time.sleep, 0.5)
+            asyncio.get_running_loop().call_soon(block)
             return await statement.fetchval()
 
-        assert await answered(connection, call(), 0.3) == 1
+        assert await answered(connection, call(), seconds) == 1
         assert await connection.fetchval("select 2") == 2, "nor is the connection given up"
 
 
 async def test_a_claim_that_has_waited_for_others_is_not_late(
-    pool: asyncpg.Pool[Any], worker: pgq.Worker, caplog: pytest.LogCaptureFixture
+    pool: asyncpg.Pool[Any],
+    worker: pgq.Worker,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The claims of several queues are sent one after the other, on one connection."""
+    clock = Clock(monkeypatch)
     dequeue = pgq.Queue.dequeue
 
-    async def delayed(self: pgq.Queue, *args: Any, **options: Any) -> Any:
-        await asyncio.sleep(0.3)
+    async def slow(self: pgq.Queue, *args: Any, **options: Any) -> Any:
+        clock.time += 0.3 * HOUR
         return await dequeue(self, *args, **options)
 
     async def handle(_: pgq.Job) -> None: ...
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pgq.Queue, "dequeue", delayed)
-        for number in range(6):
-            queue = pgq.Queue(pool, f"q{number}")
-            await queue.create()
-            await queue.enqueue(1)
-            worker.handler(queue.name, timeout=timedelta(seconds=1))(handle)
-        await within(worker.run_until_idle())
+    monkeypatch.setattr(pgq.Queue, "dequeue", slow)
+    for number in range(6):
+        queue = pgq.Queue(pool, f"q{number}")
+        await queue.create()
+        await queue.enqueue(1)
+        worker.handler(queue.name, timeout=HOUR)(handle)
+    await within(worker.run_until_idle())
+    assert clock.time > HOUR
     assert await pool.fetchval("select sum(ready + active) from pgq_queues") == 0
     assert "given back" not in caplog.text
 
@@ -293,18 +318,24 @@ async def test_a_claim_that_is_read_late_is_not_begun(
     queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the event loop is blocked, the lease of what is being claimed runs out."""
+    clock = Clock(monkeypatch)
+    dequeue = pgq.Queue.dequeue
     begun: list[tuple[Any, bool]] = []
 
-    @worker.handler("default", timeout=timedelta(seconds=1), batch=1, concurrency=5)
+    async def late_once(self: pgq.Queue, batch: int, lease: timedelta, **options: Any) -> Any:
+        if clock.time:
+            return await dequeue(self, batch, lease, **options)
+        jobs = await dequeue(self, batch, MOMENT, **options)
+        await asyncio.sleep(2 * MOMENT.total_seconds())
+        clock.time += lease
+        return jobs
+
+    @worker.handler("default", timeout=HOUR, batch=1, concurrency=5)
     async def handle(job: pgq.Job) -> None:
         assert job.lease_expires_at is not None
         begun.append((job.payload, datetime.now(timezone.utc) < job.lease_expires_at))
 
-    def block() -> None:
-        # The loop's next step, when the claim has been sent.
-        asyncio.get_running_loop().call_soon(time.sleep, 2)
-
-    Hook(monkeypatch, "before", "dequeue", block)
+    monkeypatch.setattr(pgq.Queue, "dequeue", late_once)
     for number in range(3):
         await queue.enqueue(number)
     await within(worker.run_until_idle())

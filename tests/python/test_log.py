@@ -16,6 +16,7 @@ import asyncpg
 import pgq
 import pytest
 from pgq._log import about, about_worker, trouble
+from pgq._watch import Watch
 
 from .sessions import Connection, until, within
 from .workers import FAST, Hook, running
@@ -275,9 +276,14 @@ async def test_a_blocked_event_loop_is_told_once(
 ) -> None:
     monkeypatch.setattr("pgq._watch._PAUSE_SECONDS", 0.001)
     monkeypatch.setattr("pgq._watch._BLOCKED_SECONDS", 0.5)
+    start = Watch.start
+    watches: list[Watch] = []
     worker = pgq.Worker(pool, name="one", poll_interval=FAST)
     told = threading.Event()
     told_again = threading.Event()
+
+    def start_later(watch: Watch) -> None:
+        watches.append(watch)
 
     class Listen(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -286,8 +292,10 @@ async def test_a_blocked_event_loop_is_told_once(
 
     @worker.handler("default")
     async def block(_: pgq.Job) -> list[bool]:
+        start(watches[0])  # not before: a slow start of the run would be told, too
         return [told.wait(30), told_again.wait(2)]
 
+    monkeypatch.setattr(Watch, "start", start_later)
     listen = Listen()
     logging.getLogger("pgq").addHandler(listen)
     try:

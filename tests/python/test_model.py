@@ -247,6 +247,8 @@ class Session:
         if not self.model.jobs:
             return
         job_id = self.model.newest - int(self.chance.expovariate(0.01))
+        if job_id not in self.model.jobs:
+            return  # it may have committed, and the answer to who enqueued it is on its way
         since = self.model.now
         if await self.connection.fetchval("select pgq_cancel($1)", job_id):
             ended = self.model.jobs[job_id].ended

@@ -91,8 +91,12 @@ async def test_an_outcome_on_its_way_is_written_once(
 async def test_a_claim_whose_answer_is_lost_comes_back(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: Way
 ) -> None:
+    enqueuing = scene.observer.transaction()
+    await enqueuing.start()
+    await scene.queue.enqueue(1, connection=scene.observer)
+
     async def lose() -> None:
-        await scene.queue.enqueue(1)
+        await enqueuing.commit()
         scene.proxy.forget(**{way: True})
 
     Hook(monkeypatch, "before", "dequeue", lose)

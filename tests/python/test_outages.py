@@ -195,8 +195,8 @@ async def test_a_server_without_a_free_connection_costs_nothing(
 async def test_a_locked_row_costs_no_other_lease_where_the_server_has_a_timeout(
     dsn: Dsn, site: Site, setting: str
 ) -> None:
-    await site.observer.execute(f"alter database {dsn['database']} set {setting} = '200ms'")
     await site.queue.enqueue_many([1, 2])
+    await site.observer.execute(f"alter database {dsn['database']} set {setting} = '200ms'")
     locked, gate = asyncio.Event(), asyncio.Event()
 
     @site.worker.handler("default", concurrency=2, timeout=SHORT)
@@ -209,7 +209,7 @@ async def test_a_locked_row_costs_no_other_lease_where_the_server_has_a_timeout(
         else:
             await gate.wait()
 
-    async with running(site.worker), sessions(dsn, 1) as (connection,):
+    async with running(site.worker), sessions(dsn, 1, **{setting: "0"}) as (connection,):
         await within(locked.wait())
 
         async def renewed() -> bool:
@@ -228,7 +228,7 @@ async def test_a_locked_row_holds_up_no_other_outcome(dsn: Dsn, site: Site, time
     begun: list[pgq.Job] = []
     full, gate = asyncio.Event(), asyncio.Event()
 
-    @site.worker.handler("default", concurrency=5, timeout=SHORT)
+    @site.worker.handler("default", concurrency=5, timeout=timedelta(seconds=10))
     async def handle(job: pgq.Job) -> None:
         begun.append(job)
         if len(begun) == 5:

@@ -262,8 +262,15 @@ async def test_a_process_that_keeps_its_gil_for_long_keeps_its_lease(
 ) -> None:
     job_id = await queue.enqueue(1)
     lease = timedelta(seconds=1)
-    worker.handler("default", process=True, timeout=lease)(keep_the_gil)
+
+    async def renewed() -> bool:
+        query = "select lease_expires_at > claimed_at + 2 * $1::interval from pgq_jobs"
+        return bool(await pool.fetchval(query, lease))
+
+    # With a single place it does not claim the job again should a heartbeat come late.
+    worker.handler("default", process=True, timeout=lease, concurrency=1)(keep_the_gil)
     async with running(worker):
+        await until(renewed)
         assert await ended(pool, 1) == [(job_id, "completed", 1)]
 
 

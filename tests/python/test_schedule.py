@@ -20,6 +20,7 @@ from .sessions import (
     maintain,
     sessions,
     started,
+    stop_clock,
     until,
     waiting,
     within,
@@ -40,7 +41,7 @@ async def times(connection: Connection, name: str = "s") -> list[datetime]:
 async def make_due(connection: Connection, minutes: int = 0, name: str = "s") -> datetime:
     """Let a schedule of every minute be due since some minutes, and return since when."""
     due: datetime = await connection.fetchval(
-        "update pgq.schedule set next_at = date_trunc('minute', clock_timestamp())"
+        "update pgq.schedule set next_at = date_trunc('minute', pgq._now())"
         " - $1 * interval '1 minute' where name = $2 returning next_at",
         minutes,
         name,
@@ -67,6 +68,7 @@ async def test_many_who_tick_at_the_same_time_add_one_job(dsn: Dsn, a: Connectio
 
 
 async def test_a_tick_that_is_rolled_back_loses_no_job(a: Connection, b: Connection) -> None:
+    await stop_clock(a)
     await a.execute("select pgq_schedule('s', '* * * * *', missed => 'skip')")
     due = await make_due(a)
     # The trigger comes after the tick, in the same transaction.

@@ -17,6 +17,7 @@ from .sessions import (
     raise_floors,
     ring,
     sessions,
+    stop_clock,
     until,
 )
 
@@ -111,6 +112,7 @@ async def test_what_a_claim_gives_back_by_rolling_back_is_there_for_the_next_one
 async def test_an_enqueue_that_is_open_while_its_slot_is_left_is_there_when_it_commits(
     a: Connection, b: Connection
 ) -> None:
+    await stop_clock(a)
     await leased(a)
     await b.execute("begin")
     (late,) = await enqueue(b, 1)

@@ -52,6 +52,8 @@ def worker() -> pgq.Worker:
 @pytest.fixture(autouse=True)
 async def table(connection: Connection) -> None:
     await connection.execute("create table note (text text)")
+    # What has failed stays scheduled, however long the test takes.
+    await connection.execute("select pgq_configure_queue('default', backoff_base => '1 hour')")
 
 
 @asynccontextmanager

@@ -230,6 +230,8 @@ async def test_a_forced_drop_leaves_no_row_of_a_job_that_was_being_given_back(
     await b.execute("select pgq_create_queue('other')")
     await b.execute("select pgq_enqueue('1', 'other')")
     (job,) = await b.fetch("select id, token from pgq_dequeue(1, '1 h', 'other')")
+    # It waits for as long as the other transaction lasts.
+    await b.execute("alter function pgq_drop_queue(text, boolean) set lock_timeout = 0")
     await a.execute("begin")
     await a.fetchval(f"select {call.format('$1, $2')}", job["id"], job["token"])
     async with started(b.execute("select pgq_drop_queue('other', true)")) as task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
@@ -87,6 +88,7 @@ async def test_what_cannot_be_read_is_tried_again_as_the_queue_says(
     @worker.handler("default")
     async def handle(_: pgq.Job) -> None: ...
 
+    await queue.configure(backoff_base=timedelta(hours=1))
     bad = await put(connection, "payload", LONG, attempts=2)
     await within(worker.run_until_idle())
     assert await states(queue, [pgq.JobId(bad)]) == [("scheduled", 1)]

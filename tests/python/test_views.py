@@ -269,6 +269,7 @@ def test_health_warns_of_a_replication_slot_that_nobody_reads() -> None:
 
 async def test_locks_shows_who_waits_for_whom(a: Connection, b: Connection, c: Connection) -> None:
     (job_id,) = await enqueue(a, 1)
+    await b.execute("set lock_timeout = 0")
     assert await c.fetch("select * from pgq_locks") == []
     await a.execute("begin")
     await a.execute("select pgq_cancel($1)", job_id)

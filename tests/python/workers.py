@@ -126,7 +126,7 @@ def is_alive(pid: int) -> bool:
     """Tell whether a process runs."""
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it goes meanwhile
         return False
 
 
