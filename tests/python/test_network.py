@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from .proxy import Proxy
-from .sessions import Connection, Dsn, until, within
+from .sessions import Connection, Dsn, sessions, until, within
 from .workers import FAST, SHORT, Hook, Moment, ended, running
 
 pytestmark = pytest.mark.once
@@ -89,17 +89,12 @@ async def test_an_outcome_on_its_way_is_written_once(
 
 @pytest.mark.parametrize("way", ["up", "down"])
 async def test_a_claim_whose_answer_is_lost_comes_back(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: Way
+    scene: Scene,
+    dsn: Dsn,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    way: Way,
 ) -> None:
-    enqueuing = scene.observer.transaction()
-    await enqueuing.start()
-    await scene.queue.enqueue(1, connection=scene.observer)
-
-    async def lose() -> None:
-        await enqueuing.commit()
-        scene.proxy.forget(**{way: True})
-
-    Hook(monkeypatch, "before", "dequeue", lose)
     worker = pgq.Worker(scene.pool, poll_interval=FAST, call_timeout=CALL, listen=False)
     seen: list[int] = []
 
@@ -107,9 +102,18 @@ async def test_a_claim_whose_answer_is_lost_comes_back(
     async def handle(job: pgq.Job) -> None:
         seen.append(job.attempt)
 
-    async with running(worker):
-        attempt = 1 if way == "up" else 2
-        assert await ended(scene.observer, 1) == [(1, "completed", attempt)]
+    async with sessions(dsn, 1) as (producer,):
+        await producer.execute("begin")
+        await scene.queue.enqueue(1, connection=producer)
+
+        async def lose() -> None:
+            await producer.execute("commit")
+            scene.proxy.forget(**{way: True})
+
+        Hook(monkeypatch, "before", "dequeue", lose)
+        async with running(worker):
+            attempt = 1 if way == "up" else 2
+            assert await ended(scene.observer, 1) == [(1, "completed", attempt)]
     assert seen == [attempt]
     assert "trying again" in caplog.text
 
