@@ -49,8 +49,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server whose log tells of each wait for a lock that lasts two seconds."""
-    with serve(deadlock_timeout="2s", log_lock_waits="on") as server:
+    """A server whose log tells of each wait for a lock that lasts half a second."""
+    with serve(deadlock_timeout="500ms", log_lock_waits="on") as server:
         server.psql("create role everyone; create role viewer; create role keeper")
         server.psql("create role member; grant keeper to member")
         yield server
