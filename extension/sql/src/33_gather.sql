@@ -54,7 +54,7 @@ comment on function
         integer[], smallint[], bigint, bigint, integer, timestamptz, integer, boolean
     ) is
 'where in these lanes and parked slots there are claimable jobs; locks no row. p_limit: how many '
-'of those that fell due first are enough if all are heads of groups; else it is at least 1,000';
+'of those that fell due first are enough if each is of another group; else it is at least 1,000';
 
 create function pgq._with_ring(
     p_sources pgq.source[], p_slot smallint, p_lanes integer[], p_after bigint, p_until bigint,

@@ -169,6 +169,14 @@ comment on function pgq._follower(bigint, bigint, boolean) is
 'before it may lie the dead index entries of thousands. p_new_first: if there is a new one, that. '
 'by_xid: who enqueues it, if it is new';
 
+-- "n" is a new job of this transaction, and nobody is about to cancel or replace it.
+--@ define own_new
+from pgq.job_{slot} i
+                        where i.lane = p_lane and i.id = n.id
+                          and i.lease_expires_at = 'infinity' and i.due = v_xid
+                          for update skip locked
+--@ end
+
 create function pgq._make_heads(p_slot smallint, p_lane integer, p_ids bigint[])
 returns bigint[]
 language plpgsql
@@ -186,10 +194,7 @@ begin
         with made as (
             update pgq.job_{slot} j set due = null, lease_expires_at = null
               from unnest(p_ids) n (id), lateral (
-                       select i.ctid from pgq.job_{slot} i
-                        where i.lane = p_lane and i.id = n.id
-                          and i.lease_expires_at = 'infinity' and i.due = v_xid
-                          for update skip locked
+                       select i.ctid {own_new}
                    ) i
              where j.ctid = i.ctid
             returning j.id
@@ -242,10 +247,7 @@ begin
         v_ids := array(
             select i.id
               from unnest(p_ids) n (id), lateral (
-                       select i.id from pgq.job_{slot} i
-                        where i.lane = p_lane and i.id = n.id
-                          and i.lease_expires_at = 'infinity' and i.due = v_xid
-                          for update skip locked
+                       select i.id {own_new}
                    ) i
         );
     --@ end
