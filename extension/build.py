@@ -29,7 +29,7 @@ import release
 import upgrade
 
 RING = [{"slot": str(slot), "key": "id"} for slot in range(4)]
-PARKED = [{"slot": str(slot), "key": "due"} for slot in (4, 5)]
+PARKED = [{"slot": str(slot), "other": str(9 - slot), "key": "due"} for slot in (4, 5)]
 FAMILIES = {
     "ring": RING,
     "parked": PARKED,

@@ -706,3 +706,128 @@ async def test_an_expired_lease_is_found_behind_thousands_that_wait(a: Connectio
     await asyncio.sleep(0.02)
     await maintain(a, 2)  # its group is left to the second one
     assert await claimed(a) == [second]
+
+
+PARK = "update pgq.job set slot = $2 where id = any ($1) and slot <> $2"
+
+
+async def park_in_both(a: Connection) -> None:
+    """Have both parked slots in use."""
+    await a.execute(
+        "insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, "
+        "ready) select gen + 1, live, firsts, closing, '{4,5}', '{}', switched_at, ready "
+        "from pgq.ring order by gen desc limit 1"
+    )
+
+
+@pytest.mark.parametrize("keep", [timedelta(0), timedelta(days=1)], ids=["unkept", "kept"])
+@pytest.mark.parametrize("moved", [[1], [2], [1, 3], [2, 3], [1, 2, 3]])
+async def test_a_group_goes_on_in_id_order_wherever_its_jobs_wait(
+    a: Connection, moved: list[int], keep: timedelta
+) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => $1)", keep)
+    ids = [row[0] for row in await a.fetch(MANY, ["g"] * 4 + ["h"] * 4)]
+    await park_in_both(a)
+    await a.execute(PARK, [ids[number] for number in moved], 5)
+    for number in range(4):
+        assert await claimed(a) == [ids[number], ids[4 + number]]
+        receipts = await a.fetch("select id, token from pgq.job where token is not null")
+        assert len(await complete(a, [(row["id"], row["token"]) for row in receipts])) == 2
+    assert await a.fetchval("select count(*) from pgq.job") == 0
+
+
+async def test_heads_are_claimed_in_id_order_from_all_slots(a: Connection) -> None:
+    firsts, seconds = await lines(a, 20)
+    await park_in_both(a)
+    await a.execute(PARK, seconds[1::3], 5)
+    await finish_all(a, firsts)
+    new = [await put(a, f"n{number}") for number in range(2)]
+    assert await claimed(a, 7) == seconds[:7]
+    assert await claimed(a, 9) == seconds[7:16]
+    assert await claimed(a, 9) == seconds[16:] + new
+
+
+async def test_a_claim_returns_as_many_as_it_can_where_others_have_locked_heads(
+    a: Connection, b: Connection
+) -> None:
+    firsts, seconds = await lines(a, 104)
+    await finish_all(a, firsts)
+    await a.execute("begin")
+    assert await claimed(a, 95) == seconds[:95]
+    assert await claimed(b, 10) == seconds[95:]
+    await a.execute("rollback")
+
+
+async def test_jobs_of_one_group_in_one_call_wait_in_their_order(a: Connection) -> None:
+    first = await put(a)
+    ids = [row[0] for row in await a.fetch(MANY, ["g", "g", "h", "g"])]
+    assert await claimed(a) == [first, ids[2]]
+    for job_id, follower in ((first, ids[0]), (ids[0], ids[1]), (ids[1], ids[3])):
+        await finish(a, job_id)
+        assert await claimed(a) == [follower]
+
+
+async def test_jobs_of_one_group_in_one_call_are_no_two_heads_when_groups_are_left_to_ticks(
+    a: Connection, b: Connection
+) -> None:
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("begin isolation level repeatable read; select from pgq.queue")
+    await finish(b, first)
+    await b.execute("commit")
+    ids = [row[0] for row in await a.fetch(MANY, ["g", "g", "g"])]
+    assert await claimed(a) == ids[:1]
+    await finish(a, ids[0])
+    assert await claimed(a) == ids[1:2]
+
+
+@pytest.mark.parametrize("noted", [-3, -2, -1])
+async def test_a_note_that_was_changed_makes_no_second_head(a: Connection, noted: int) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
+    first, _, other = await put(a), await put(a), await put(a, "h")
+    assert await claimed(a) == [first, other]
+    group_id, lane = await a.fetchrow("select group_id, lane from pgq.job where id = $1", first)
+    async with a.transaction():
+        await finish(a, other)
+        note = f".;{group_id}|{first}|{noted}|{lane}"
+        await a.execute("select set_config('pgq.groups', $1, true)", note)
+    assert await claimed(a) == []
+
+
+async def test_what_a_savepoint_takes_back_is_not_noted(a: Connection) -> None:
+    first, second, other = await put(a), await put(a), await put(a, "h")
+    assert await claimed(a) == [first, other]
+    async with a.transaction():
+        await a.execute("savepoint before")
+        await finish(a, first)
+        await a.execute("rollback to before")
+        await finish(a, other)
+    assert await claimed(a) == []
+    await finish(a, first)
+    assert await claimed(a) == [second]
+
+
+async def test_all_calls_of_a_transaction_let_their_groups_go_on(a: Connection) -> None:
+    ids = [row[0] for row in await a.fetch(MANY, ["g", "h", "g", "h"])]
+    assert await claimed(a) == ids[:2]
+    async with a.transaction():
+        await finish(a, ids[0])
+        await finish(a, ids[1])
+        new = await put(a, "i")
+    assert await claimed(a) == [*ids[2:], new]
+
+
+async def test_who_waits_does_not_follow_in_a_group_that_was_blocked_meanwhile(
+    a: Connection,
+) -> None:
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await a.execute(
+        "insert into pgq.group_block select j.group_id, l.queue_id, j.id "
+        "from pgq.job j join pgq.lane l on l.id = j.lane where j.id = $1",
+        first,
+    )
+    await finish(a, first)
+    assert await claimed(a) == []
+    await a.execute("select pgq_unblock('default', 'g')")
+    assert await claimed(a) == [second]

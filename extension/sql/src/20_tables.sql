@@ -54,6 +54,7 @@ create table pgq.queue (
     ) stored,
     description text,
     first_job bigint not null default 0,
+    is_serial boolean not null default true,
     constraint queue_pkey primary key (id),
     constraint queue_name_key unique (name),
     constraint queue_name_check check (pg_catalog.length(name) between 1 and 200),
@@ -80,6 +81,8 @@ comment on column pgq.queue.is_special is 'claims go through pgq._grab';
 comment on column pgq.queue.description is 'what it is for, for people';
 comment on column pgq.queue.first_job is
 'archived jobs up to this id are of another queue of its name, which was dropped before';
+comment on column pgq.queue.is_serial is
+'group_concurrency has always been 1: no group has more than one head';
 
 create sequence pgq.lane_id as integer maxvalue 65535 cycle;
 

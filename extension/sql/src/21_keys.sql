@@ -12,15 +12,24 @@ comment on table pgq.bucket is
 insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 32767) n;
 
 create unlogged table pgq.group_event_0 (
-    last boolean not null default false
+    last boolean not null default false,
+    noted smallint,
+    lane integer,
+    group_ids bigint[],
+    places bigint[]
 );
 create unlogged table pgq.group_event_1 (
-    last boolean not null default false
+    last boolean not null default false,
+    noted smallint,
+    lane integer,
+    group_ids bigint[],
+    places bigint[]
 );
 comment on table pgq.group_event_0 is
 'an insert queues pgq._at_group_commit for the commit of its transaction';
 comment on table pgq.group_event_1 is
 'the same: the two are written by turns, so that each can be truncated while the other is';
+comment on column pgq.group_event_0.noted is 'see pgq._note_alike';
 
 create table pgq.group_block (
     group_id bigint not null,

@@ -4,23 +4,30 @@
  */
 
 create function pgq._note_completed(
-    p_lane integer, p_heads bigint[], p_group_ids bigint[], p_awaited bigint[]
+    p_lane integer, p_heads bigint[], p_group_ids bigint[], p_are_distinct boolean,
+    p_awaited bigint[]
 )
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgq._note_groups(
-                array_agg(g.id), array_agg(g.head), array_agg(smallint '-1'), array_agg(p_lane)
-            )
-       from (select g.id, min(g.head) as head
-               from unnest(p_group_ids, p_heads) g (id, head) group by g.id) g
-      where p_heads is not null;
-    perform pgq._tell_waiters(p_awaited, array[p_lane], true) where p_awaited is not null;
+    if p_are_distinct then
+        perform pgq._note_alike(-3::smallint, p_lane, p_group_ids, p_heads);
+    elsif p_heads is not null then
+        perform pgq._note_groups(
+                    array_agg(g.id), array_agg(g.head), array_agg(smallint '-1'), array_agg(p_lane)
+                )
+           from (select g.id, min(g.head) as head
+                   from unnest(p_group_ids, p_heads) g (id, head) group by g.id) g;
+    end if;
+    if p_awaited is not null then
+        perform pgq._tell_waiters(p_awaited, array[p_lane], true);
+    end if;
 end
 $$;
-comment on function pgq._note_completed(integer, bigint[], bigint[], bigint[]) is
+comment on function
+    pgq._note_completed(integer, bigint[], bigint[], boolean, bigint[]) is
 'pgq._note_ended for jobs of one lane that have completed: those that were heads of groups, their '
 'groups, and those for which others wait; each may be null';
 
@@ -101,6 +108,7 @@ begin
         select array_agg(d.id) as ids, count(*) filter (where d.was_kept) as counted,
                array_agg(d.id) filter (where d.group_id is not null) as heads,
                array_agg(d.group_id) filter (where d.group_id is not null) as groups,
+               count(distinct d.group_id) = nullif(count(d.group_id), 0) as are_distinct,
                array_agg(d.id) filter (where d.is_awaited) as awaited,
                (select q.sample from queue q where q.keep_key > '0') as sample
           into v_done from done d;
@@ -109,7 +117,9 @@ begin
         return;
     end case;
     if v_done.heads is not null or v_done.awaited is not null then
-        perform pgq._note_completed(p_lane, v_done.heads, v_done.groups, v_done.awaited);
+        perform pgq._note_completed(
+            p_lane, v_done.heads, v_done.groups, v_done.are_distinct, v_done.awaited
+        );
     end if;
     if v_done.counted > 0 and random() * v_done.sample < 1 then
         perform pgq._count_ends(p_lane, v_done.counted * v_done.sample, 0);

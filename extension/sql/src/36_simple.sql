@@ -1,12 +1,10 @@
 /*
- * The short way to complete many jobs of a queue that keeps none of them.
+ * The short ways to complete many jobs of a queue that keeps none of them.
  */
 
--- Their queue keeps none. Before PostgreSQL 17 a plan for id = any (ids) may look for the lane
--- alone.
---@ define simple
-tokens[1] & 524288 = 0
-        and current_setting('server_version_num')::integer >= 170000
+-- Before PostgreSQL 17 a plan for id = any (ids) may look for the lane alone.
+--@ define few
+current_setting('server_version_num')::integer >= 170000 and cardinality(ids) <= 100
 --@ end
 -- Those of one lane of one slot, for none of which another job waits: with those pgq._complete
 -- locks all in the order of their ids.
@@ -45,3 +43,47 @@ $$;
 comment on function pgq._discard(bigint[], bigint[]) is
 'deletes the jobs of many receipts if these are of one lane of a slot and no other job waits for '
 'one of them, and returns the ids';
+
+create function pgq._complete_heads(ids bigint[], tokens bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+declare
+    v_lane constant bigint := (tokens[1] >> 3) & 65535;
+    v_ids bigint[] := array[]::bigint[];
+    v_groups bigint[];
+begin
+    -- Else some may be of one group.
+    if not exists (
+        select from pgq.lane l join pgq.queue q on q.id = l.queue_id
+         where l.id = v_lane and q.keep_completed = '0' and q.dedupe_for = '0' and q.is_serial
+    ) then
+        return v_ids;
+    end if;
+    case tokens[1] & 7
+    --@ each slot
+    when {slot} then
+        with done as (
+            delete from pgq.job_{slot} j
+             where j.lane = v_lane and j.id = any (ids)
+               and j.token = tokens[array_position(ids, j.id)] and j.group_id is not null
+               and j.is_awaited is null
+               and {together}
+            returning j.id, j.group_id
+        )
+        select coalesce(array_agg(d.id), v_ids), array_agg(d.group_id)
+          into v_ids, v_groups from done d;
+    --@ end
+    else
+    end case;
+    if v_groups is not null then
+        perform pgq._note_alike(-3::smallint, v_lane::integer, v_groups, v_ids);
+    end if;
+    return v_ids;
+end
+$$;
+comment on function pgq._complete_heads(bigint[], bigint[]) is
+'deletes the jobs of groups of receipts that are of one lane of a slot, if no other job waits for '
+'one of them and their queue keeps none, and returns the ids';

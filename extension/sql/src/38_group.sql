@@ -18,6 +18,28 @@
  *   head     otherwise
  */
 
+--@ define first_note
+'.'
+--@ end
+
+create function pgq._as_note(
+    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
+)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return concat_ws(
+        '|', array_to_string(p_group_ids, ','), array_to_string(p_places, ','),
+        array_to_string(p_slots, ','), array_to_string(p_lanes, ',')
+    );
+end
+$$;
+comment on function pgq._as_note(bigint[], bigint[], smallint[], integer[]) is
+'groups as pgq._note_groups keeps them in a setting of the transaction; pgq._noted_groups reads it';
+
 create function pgq._group_ids(p_queue_id integer, p_group_keys text[])
 returns bigint[]
 language plpgsql
@@ -45,9 +67,24 @@ $$;
 comment on function pgq._is_waiting(pgq.job) is
 'whether a job waits for others, or is a new one of a group';
 
--- Of the queue of p_at. A lane in which nothing was claimed has none: then it is 0.
---@ define queue_base
-(select min({base}) from pgq.lane l where l.queue_id = p_at.queue_id)
+-- Of the lane of p_at. Heads that others have below it are overlooked, which does no harm here.
+--@ define own_base
+coalesce((
+                                  select f.base from pgq.floor_{slot} f
+                                   where f.lane = p_at.lane order by f.n desc limit 1
+                              ), 0)
+--@ end
+-- A group "g". Heads first: before the last one that waits may lie the dead entries of thousands.
+--@ define is_busy_here
+((
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g.id and j.wait is null and j.due > {own_base}
+                        order by j.due desc limit 1
+                   ) is not null or (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g.id and j.wait is not null
+                        order by j.wait desc limit 1
+                   ) is not null)
 --@ end
 
 create function pgq._idle_groups(p_at pgq.target, p_group_ids bigint[])
@@ -62,14 +99,7 @@ begin
     case p_at.parked
     --@ each parked
     when {slot} then
-        v_idle := array(
-            select g from unnest(v_idle) g
-             where (
-                       select j.id from pgq.job_{slot} j
-                        where j.group_id = g and j.wait is null and j.due > {queue_base}
-                        order by j.due desc limit 1
-                   ) is null
-        );
+        v_idle := array(select g.id from unnest(v_idle) g (id) where not {is_busy_here});
     --@ end
     end case;
     if v_idle = '{}' then
@@ -82,22 +112,7 @@ begin
             select g from unnest(v_idle) g
              where (
                        select j.id from pgq.job_{slot} j
-                        where j.group_id = g and j.id > {queue_base} order by j.id desc limit 1
-                   ) is null
-        );
-    --@ end
-    end case;
-    if v_idle = '{}' then
-        return v_idle;
-    end if;
-    case p_at.parked  -- last, because of the dead entries of all that have waited
-    --@ each parked
-    when {slot} then
-        v_idle := array(
-            select g from unnest(v_idle) g
-             where (
-                       select j.id from pgq.job_{slot} j
-                        where j.group_id = g and j.wait is not null order by j.wait desc limit 1
+                        where j.group_id = g and j.id > {own_base} order by j.id desc limit 1
                    ) is null
         );
     --@ end
@@ -110,21 +125,26 @@ comment on function pgq._idle_groups(pgq.target, bigint[]) is
 'It says where a new one is put, not what becomes of it: in a group that is busy elsewhere one job '
 'is moved at its commit, and is seen then';
 
-create function pgq._queue_event()
+create function pgq._queue_event(
+    p_noted smallint default null, p_lane integer default null, p_group_ids bigint[] default null,
+    p_places bigint[] default null
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0 then
-        insert into pgq.group_event_0 default values;
+        insert into pgq.group_event_0 (noted, lane, group_ids, places)
+        values (p_noted, p_lane, p_group_ids, p_places);
     else
-        insert into pgq.group_event_1 default values;
+        insert into pgq.group_event_1 (noted, lane, group_ids, places)
+        values (p_noted, p_lane, p_group_ids, p_places);
     end if;
 end
 $$;
-comment on function pgq._queue_event() is
-'queues pgq._at_group_commit for the commit of this transaction';
+comment on function pgq._queue_event(smallint, integer, bigint[], bigint[]) is
+'queues pgq._at_group_commit for the commit of this transaction, with what pgq._note_alike says';
 
 create function pgq._note_groups(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
@@ -145,12 +165,7 @@ begin
     end if;
     perform set_config(
         'pgq.groups',
-        concat_ws(
-            ';', v_noted,
-            concat_ws('|', array_to_string(p_group_ids, ','), array_to_string(p_places, ','),
-                      array_to_string(p_slots, ','), array_to_string(p_lanes, ','))
-        ),
-        true
+        concat_ws(';', v_noted, pgq._as_note(p_group_ids, p_places, p_slots, p_lanes)), true
     );
     perform pgq._queue_event() where v_noted is null;
 end
@@ -158,7 +173,33 @@ $$;
 comment on function pgq._note_groups(bigint[], bigint[], smallint[], integer[]) is
 'called with groups that are to be looked at when the transaction commits, each once: to which '
 'jobs were added, from which place on, and where the first one is if it is new (-2: they wait); or '
-'(slot -1) of which a head has ended, and its id';
+'(slot -1) of which a job has ended, and its id';
+
+create function pgq._note_alike(
+    p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_noted text := current_setting('pgq.groups', true);
+begin
+    if v_noted <> '' then
+        perform pgq._note_groups(
+            p_group_ids, p_places, array_fill(p_noted, array[cardinality(p_group_ids)]),
+            array_fill(p_lane, array[cardinality(p_group_ids)])
+        );
+        return;
+    end if;
+    v_noted := set_config('pgq.groups', {first_note}, true);
+    perform pgq._queue_event(p_noted, p_lane, p_group_ids, p_places);
+end
+$$;
+comment on function pgq._note_alike(smallint, integer, bigint[], bigint[]) is
+'pgq._note_groups where the same holds for all: only jobs that wait were added (p_noted: -2), or '
+'the job was completed that is one of the heads of the group, once (-3). The first note of a '
+'transaction travels with the event, where nobody can forge it';
 
 create function pgq._note_ended(p_jobs pgq.job[], p_completed boolean default false)
 returns void

@@ -83,6 +83,10 @@ comment on function pgq._turn_group(bigint, bigint) is
 'lets as many jobs of a group be claimed as may be, and new ones for which there is no room wait; '
 'its bucket is locked. p_from: of the waiting jobs none lies before it';
 
+--@ define group_bucket
+16384 + (id & 16383)::integer
+--@ end
+
 create function pgq._lock_groups(p_group_ids bigint[], p_skip boolean)
 returns setof bigint
 language plpgsql
@@ -93,7 +97,7 @@ begin
     if p_skip then
         return query
         select g.id
-          from (select id, 16384 + (id & 16383)::integer as bucket from unnest(p_group_ids) id
+          from (select id, {group_bucket} as bucket from unnest(p_group_ids) id
                  order by 2) g,
                lateral (
                    select from pgq.bucket b where b.id = g.bucket for update skip locked
@@ -101,7 +105,7 @@ begin
     else
         return query
         select g.id
-          from (select id, 16384 + (id & 16383)::integer as bucket from unnest(p_group_ids) id
+          from (select id, {group_bucket} as bucket from unnest(p_group_ids) id
                  order by 2) g,
                lateral (select from pgq.bucket b where b.id = g.bucket for update) b;
     end if;

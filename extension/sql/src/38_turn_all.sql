@@ -96,14 +96,22 @@ end
 $$;
 comment on function pgq._noted_groups(text) is 'what pgq._note_groups has noted';
 
-create function pgq._turn_noted()
+--@ define may_turn
+(pgq._read_committed() and not pgq._is_preparing() and pg_trigger_depth() = 1
+        and current_setting('pgq.grouped', true) is distinct from v_xid)
+--@ end
+
+create function pgq._turn_noted(p_note text default null)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
-    v_noted constant text := nullif(current_setting('pgq.groups', true), '');
+    v_noted constant text := nullif(concat_ws(
+        ';', p_note,
+        nullif(regexp_replace(current_setting('pgq.groups', true), '^[.];?', ''), '')
+    ), '');
     v_noted_waiters constant text := nullif(current_setting('pgq.waiters', true), '');
     v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
     v_waiters bigint[]; v_waiter_lanes integer[];
@@ -121,9 +129,7 @@ begin
           into v_waiters, v_waiter_lanes
           from unnest(string_to_array(v_noted_waiters, ',')::bigint[]) with ordinality w (w, n);
     end if;
-    if not pgq._read_committed() or pgq._is_preparing() or pg_trigger_depth() > 1
-        or current_setting('pgq.grouped', true) is not distinct from v_xid
-    then
+    if not {may_turn} then
         insert into pgq.group_hint (group_id, id)
         select g.id, g.place from unnest(v_groups, v_places) g (id, place);
         insert into pgq.waiter_hint (job_id, lane)
@@ -147,9 +153,10 @@ begin
     end if;
 end
 $$;
-comment on function pgq._turn_noted() is
+comment on function pgq._turn_noted(text) is
 'decides which jobs may be claimed in the groups that this transaction has changed, and which of '
-'those that waited for jobs which it has ended';
+'those that waited for jobs which it has ended. p_note: the first note, where it is not in the '
+'setting';
 
 create function pgq._at_group_commit()
 returns trigger
@@ -157,19 +164,39 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_xid constant text := pg_current_xact_id()::text;
 begin
     -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
-    if new.last then
-        perform pgq._turn_noted();
-    elsif tg_table_name = 'group_event_0' then
-        insert into pgq.group_event_0 (last) values (true);
+    if not new.last then
+        new.last := true;
+        if tg_table_name = 'group_event_0' then
+            insert into pgq.group_event_0 select new.*;
+        else
+            insert into pgq.group_event_1 select new.*;
+        end if;
+    elsif current_setting('pgq.groups', true) = {first_note}
+        and coalesce(current_setting('pgq.waiters', true), '') = ''
+        and new.noted is not null and {may_turn}
+    then
+        perform set_config('pgq.groups', '', true), set_config('pgq.grouped', v_xid, true),
+                pgq._turn_alike(new.noted, new.lane, new.group_ids, new.places);
+    elsif new.noted is not null then
+        perform pgq._turn_noted(pgq._as_note(
+                    array_agg(g.id), array_agg(g.place), array_agg(new.noted), array_agg(new.lane)
+                ))
+           from (
+                    select u.id, min(u.place) as place
+                      from unnest(new.group_ids, new.places) u (id, place) group by u.id
+                ) g;
     else
-        insert into pgq.group_event_1 (last) values (true);
+        perform pgq._turn_noted();
     end if;
     return null;
 end
 $$;
-comment on function pgq._at_group_commit() is 'runs pgq._turn_noted as the last deferred trigger';
+comment on function pgq._at_group_commit() is
+'turns the groups that a transaction has changed, as the last deferred trigger';
 
 create constraint trigger group_event_0_at_commit after insert on pgq.group_event_0
     deferrable initially deferred

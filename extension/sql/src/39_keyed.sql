@@ -118,25 +118,6 @@ comment on function
 'inserts jobs with drawn ids where pgq._target says (p_at); notes their groups. p_after: they wait '
 'for jobs';
 
-create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
-returns bigint[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-set enable_hashjoin = on
-set enable_mergejoin = on
-as $$
-declare
-    v_ids bigint[];
-begin
-    v_ids := pgq._draw_ids(p_at, cardinality(p_payloads), true);
-    perform pgq._check_keys('group_keys', p_group_keys, p_payloads);
-    perform pgq._add_keyed(p_at, v_ids, p_payloads, null, p_group_keys, null, null, null, false);
-    return v_ids;
-end
-$$;
-comment on function pgq._enqueue_grouped(pgq.target, jsonb[], text[]) is
-'enqueues jobs that have group keys and are plain otherwise, and returns their ids';
-
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
     p_last boolean, out payloads jsonb[], out dedupe_keys text[], out group_keys text[]

@@ -5,7 +5,7 @@
 /*
  * The ordinary case in three statements: the queue has one priority, nothing is parked that could
  * be claimed now, and all jobs are in the oldest slot of the ring that is not spent, up to the
- * first id of the next. pgq._grab does the rest.
+ * first id of the next. pgq._claim_due does another one, pgq._grab the rest.
  */
 
 -- False if pgq._wants_tick needs not even be asked.
@@ -22,12 +22,14 @@
 --@ define look
 {check_restricted};
     select q.max_attempts, {tick},
-           l.lanes = 1 and not q.is_special, r.parked, r.ready[1], cardinality(r.ready) > 1,
+           l.lanes = 1 and not q.is_special, q.is_serial, r.parked, r.ready[1],
+           cardinality(r.ready) > 1,
            coalesce(r.firsts[r.ready[2] + 1] + 1, 9223372036854775807),
            l.lane, l.priority,
            (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
             | r.ready[1])::bigint
-      into v_max, v_tick, v_simple, v_parkeds, v_first, v_more, v_until, v_lane, v_priority, v_place
+      into v_max, v_tick, v_simple, v_serial, v_parkeds, v_first, v_more, v_until, v_lane,
+           v_priority, v_place
       from pgq.queue q,
            lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
            lateral (
@@ -50,11 +52,7 @@
               from (
                        {first}
                    ) f
-             where j.ctid = f.ctid
-            returning j.id, j.token, pgq_dequeue.queue, v_priority, 'active', j.attempt::integer,
-                   coalesce(j.max_attempts, v_max), j.payload, j.headers, j.group_key, j.dedupe_key,
-                   j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
-                   j.lease_expires_at, j.last_error, false, j.checkpoint
+             {leased}
 --@ end
 
 -- What is put off (by this call: after v_now) waits a tenth of a second for one that has not
@@ -68,11 +66,21 @@ if pg_sequence_last_value('pgq.put_off') > 1
     end if
 --@ end
 
---@ define grab
-return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+--@ define elsewhere
+if v_dues <> '{}' and not (v_tick or v_more) and batch <= 100 then
+            return query
+            select d.*
+              from pgq._claim_due(
+                       v_dues, v_first, v_lane, v_place, queue, v_priority, v_serial, v_max, batch,
+                       v_now, v_lease_ms, worker
+                   ) d;
+        else
+            return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+        end if;
         get diagnostics v_count = row_count;
         {catch_up}
 --@ end
+
 
 -- Jobs that have come back since must not follow those that have been returned already.
 --@ define rest
@@ -106,10 +114,11 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
-    v_worker alias for worker; v_slot smallint; v_first smallint; v_more boolean;
-    v_lease_ms integer; v_max integer; v_tick boolean; v_simple boolean; v_parkeds smallint[];
-    v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
-    v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch; v_count integer;
+    v_worker alias for worker; v_queue alias for queue; v_slot smallint; v_first smallint;
+    v_more boolean; v_lease_ms integer; v_max integer; v_tick boolean; v_simple boolean;
+    v_serial boolean; v_parkeds smallint[]; v_dues smallint[] := array[]::smallint[];
+    v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz; v_count integer;
+    v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch;
 begin
     if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
         v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
@@ -126,12 +135,13 @@ begin
     foreach v_slot in array case when v_simple then v_parkeds else '{}' end loop
         case v_slot
         --@ each parked
-        when {slot} then v_simple := v_simple and {parked} is null;
+        when {slot} then
+            v_dues := case when {parked} is null then v_dues else v_dues || v_slot end;
         --@ end
         end case;
     end loop;
-    if v_simple is not true then
-        {grab};
+    if v_dues <> '{}' or v_simple is not true then
+        {elsewhere};
         return;
     end if;
     v_expiry := v_now + v_lease_ms * interval '1 millisecond';

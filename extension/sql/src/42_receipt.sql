@@ -81,7 +81,7 @@ begin
     if not {is_owner} then
         tokens := pgq._mask(tokens);
     end if;
-    if {simple} and cardinality(ids) <= 100 then
+    if tokens[1] & 524288 = 0 and {few} then
         case tokens[1] & 7
         --@ each slot
         when {slot} then
@@ -95,8 +95,11 @@ begin
         --@ end
         else
         end case;
-    elsif {simple} then
+    elsif tokens[1] & 524288 = 0 and current_setting('server_version_num')::integer >= 170000 then
         return query select d from pgq._discard(ids, tokens) d;
+        get diagnostics v_count = row_count;
+    elsif {few} then
+        return query select unnest(pgq._complete_heads(ids, tokens));
         get diagnostics v_count = row_count;
     end if;
     if v_count < cardinality(ids) then

@@ -98,7 +98,8 @@ begin
            rate_limit = p_new.rate_limit, rate_interval = p_new.rate_interval,
            rate_burst = p_new.rate_burst, priority_ageing = p_new.priority_ageing,
            max_ready = p_new.max_ready, max_payload = p_new.max_payload,
-           description = p_new.description
+           description = p_new.description,
+           is_serial = q.is_serial and p_new.group_concurrency = 1
      where q.id = p_new.id;
     update pgq.lane l set is_bounded = q.is_bounded
       from pgq.queue q

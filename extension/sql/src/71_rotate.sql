@@ -250,7 +250,13 @@ begin
     -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
     if new.last then
         if pg_trigger_depth() = 1 then
-            perform pgq._turn_noted(), pgq._maintain();
+            -- Groups first: maintenance holds locks, and must not wait for a bucket.
+            if coalesce(current_setting('pgq.groups', true), '') = '' then
+                perform pgq._maintain();
+            elsif current_setting('pgq.ticking', true) = v_xid then
+                perform set_config('pgq.ticking', v_xid || ' ', true);
+                insert into pgq.chore (last) values (true);
+            end if;
         end if;
     elsif current_setting('pgq.ticking', true) is distinct from v_xid then
         perform set_config('pgq.ticking', v_xid, true);

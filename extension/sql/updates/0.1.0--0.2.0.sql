@@ -1,7 +1,8 @@
 /*
  * 0.1.0 to 0.2.0: queues have a description and know their first job; pgq._regrant runs at a
  * commit; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
- * claim position are counted; claims that return jobs put maintenance off.
+ * claim position are counted; claims that return jobs put maintenance off; what a transaction notes
+ * of groups first travels with its event.
  */
 
 create sequence pgq.home;
@@ -9,7 +10,16 @@ create sequence pgq.put_off;
 create sequence pgq.admission;
 create sequence pgq.admission_seen;
 --@ functions
---@ lock pgq.queue, pgq.chore
+--@ lock pgq.queue, pgq.chore, pgq.group_event_0, pgq.group_event_1
 alter table pgq.queue add column description text;
 alter table pgq.queue add column first_job bigint not null default 0;
 alter table pgq.chore add column regrant boolean;
+-- What group_concurrency has been is not known.
+alter table pgq.queue add column is_serial boolean not null default false;
+alter table pgq.queue alter column is_serial set default true;
+alter table pgq.group_event_0
+    add column noted smallint, add column lane integer, add column group_ids bigint[],
+    add column places bigint[];
+alter table pgq.group_event_1
+    add column noted smallint, add column lane integer, add column group_ids bigint[],
+    add column places bigint[];

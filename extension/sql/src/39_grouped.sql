@@ -1,0 +1,77 @@
+/*
+ * Enqueue with group keys and nothing else.
+ */
+
+create function pgq._enqueue_behind(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+declare
+    v_group_ids bigint[];
+    v_ids bigint[];
+    v_is_simple boolean;
+begin
+    case p_at.parked
+    --@ each parked
+    when {slot} then
+        select array_agg(g.id),
+               bool_and(length(g.key) between 1 and 250 and {is_busy_here})
+               and count(*) = cardinality(p_payloads)
+          into v_group_ids, v_is_simple
+          from (
+                   select k, hashtextextended(k collate "C", p_at.queue_id)
+                     from unnest(p_group_keys) k offset 0
+               ) g (key, id);
+        if v_is_simple then
+            with added as (
+                insert into pgq.job_{slot} as j (
+                    id, enqueued_at, lane, slot, payload, group_key, group_id, wait
+                )
+                select n.id, pgq._now(), p_at.lane, {slot}, n.payload, n.key, n.group_id, n.id
+                  from (
+                           select nextval('pgq.job_id'), u.*
+                             from unnest(p_payloads, p_group_keys, v_group_ids) u
+                       ) n (id, payload, key, group_id)
+                returning j.id
+            )
+            select array_agg(a.id) into v_ids from added a;
+        end if;
+    --@ end
+    end case;
+    if v_ids is null then
+        return null;
+    end if;
+    perform pgq._note_alike(-2::smallint, p_at.lane, v_group_ids, v_ids);
+    if p_at.is_awaited then
+        perform pgq._wake_lane(p_at.lane);
+    end if;
+    return v_ids;
+end
+$$;
+comment on function pgq._enqueue_behind(pgq.target, jsonb[], text[]) is
+'pgq._enqueue_grouped where each job is of another group in which there are some already, as far '
+'as the parked slot tells that is written; null: it has done nothing';
+
+create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_hashjoin = on
+set enable_mergejoin = on
+as $$
+declare
+    v_ids bigint[] := pgq._enqueue_behind(p_at, p_payloads, p_group_keys);
+begin
+    if v_ids is not null then
+        return v_ids;
+    end if;
+    v_ids := pgq._draw_ids(p_at, cardinality(p_payloads), true);
+    perform pgq._check_keys('group_keys', p_group_keys, p_payloads);
+    perform pgq._add_keyed(p_at, v_ids, p_payloads, null, p_group_keys, null, null, null, false);
+    return v_ids;
+end
+$$;
+comment on function pgq._enqueue_grouped(pgq.target, jsonb[], text[]) is
+'enqueues jobs that have group keys and are plain otherwise, and returns their ids';
