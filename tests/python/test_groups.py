@@ -786,7 +786,7 @@ async def test_a_note_that_was_changed_makes_no_second_head(a: Connection, noted
     await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
     first, _, other = await put(a), await put(a), await put(a, "h")
     assert await claimed(a) == [first, other]
-    group_id, lane = await a.fetchrow("select group_id, lane from pgq.job where id = $1", first)
+    ((group_id, lane),) = await a.fetch("select group_id, lane from pgq.job where id = $1", first)
     async with a.transaction():
         await finish(a, other)
         note = f".;{group_id}|{first}|{noted}|{lane}"
@@ -831,3 +831,15 @@ async def test_who_waits_does_not_follow_in_a_group_that_was_blocked_meanwhile(
     assert await claimed(a) == []
     await a.execute("select pgq_unblock('default', 'g')")
     assert await claimed(a) == [second]
+
+
+async def test_a_queue_of_a_dump_without_the_column_is_not_taken_for_a_serial_one(
+    a: Connection,
+) -> None:
+    await a.execute("insert into pgq.queue (name, group_concurrency) values ('old', 2)")
+    ids = [await a.fetchval("select pgq_enqueue('1', 'old', group_key => 'g')") for _ in range(4)]
+    receipts = await a.fetch("select id, token from pgq_dequeue(9, queue => 'old')")
+    assert [row["id"] for row in receipts] == ids[:2]
+    await a.execute("select pgq_configure_queue('old', group_concurrency => 1)")
+    await complete(a, [(receipts[0]["id"], receipts[0]["token"])])
+    assert await a.fetch("select id from pgq_dequeue(9, queue => 'old')") == []

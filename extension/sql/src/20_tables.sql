@@ -54,7 +54,7 @@ create table pgq.queue (
     ) stored,
     description text,
     first_job bigint not null default 0,
-    is_serial boolean not null default true,
+    is_serial boolean not null default false,
     constraint queue_pkey primary key (id),
     constraint queue_name_key unique (name),
     constraint queue_name_check check (pg_catalog.length(name) between 1 and 200),
@@ -82,7 +82,8 @@ comment on column pgq.queue.description is 'what it is for, for people';
 comment on column pgq.queue.first_job is
 'archived jobs up to this id are of another queue of its name, which was dropped before';
 comment on column pgq.queue.is_serial is
-'group_concurrency has always been 1: no group has more than one head';
+'group_concurrency has always been 1: no group has more than one head. Not known of a queue that '
+'was restored from a dump of a version without this column';
 
 create sequence pgq.lane_id as integer maxvalue 65535 cycle;
 
@@ -279,7 +280,7 @@ comment on table pgq.chore is
 comment on column pgq.chore.wake is 'a queue to notify for instead: see pgq._wake';
 comment on column pgq.chore.regrant is 'true: call pgq._regrant instead';
 
-insert into pgq.queue (name) values ('default');
+insert into pgq.queue (name, is_serial) values ('default', true);
 insert into pgq.lane (id, queue_id, priority, queue)
 select pg_catalog.nextval('pgq.lane_id'), q.id, 0, q.name from pgq.queue q;
 insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)

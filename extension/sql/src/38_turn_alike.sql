@@ -70,7 +70,9 @@ begin
     if cardinality(v_groups) = cardinality(p_group_ids) then
         return array[]::bigint[];
     end if;
-    return array(select g from unnest(p_group_ids) g where g <> all (v_groups));
+    return array(
+        select g from unnest(p_group_ids) g where (g in (select unnest(v_groups))) is not true
+    );
 end
 $$;
 comment on function pgq._follow_in(smallint, integer, bigint[], bigint[]) is
@@ -101,6 +103,10 @@ $$;
 comment on function pgq._followed(bigint[], bigint[]) is
 'those of these groups in which a job waits in a place from p_places on';
 
+-- "is true" keeps it from becoming a join: it is hashed.
+--@ define is_left
+(g.id in (select unnest(v_left))) is true
+--@ end
 -- A group may have been noted more than once.
 --@ define noted_once
 (select u.id, min(u.place) as place
@@ -146,7 +152,7 @@ begin
             v_left := pgq._follow_in(v_slot, p_lane, p_group_ids, p_places);
             exit when v_left = '{}';
             select array_agg(g.id), array_agg(g.place) into p_group_ids, p_places
-              from unnest(p_group_ids, p_places) g (id, place) where g.id = any (v_left);
+              from unnest(p_group_ids, p_places) g (id, place) where {is_left};
         end loop;
         if v_slots is not null and v_left <> '{}' then
             v_left := pgq._followed(p_group_ids, p_places);
@@ -156,7 +162,7 @@ begin
         return;
     end if;
     select array_agg(g.id), array_agg(g.place) into p_group_ids, p_places
-      from {noted_once} g where g.id = any (v_left);
+      from {noted_once} g where {is_left};
     perform pgq._turn_groups(
                 p_group_ids, m.p_places, m.p_slots,
                 array_fill(p_lane, array[cardinality(p_group_ids)])

@@ -81,7 +81,6 @@ if v_dues <> '{}' and not (v_tick or v_more) and batch <= 100 then
         {catch_up}
 --@ end
 
-
 -- Jobs that have come back since must not follow those that have been returned already.
 --@ define rest
 if v_left > v_count and v_more then

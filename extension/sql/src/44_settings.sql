@@ -247,11 +247,11 @@ begin
         raise exception 'settings must not be null'
             using errcode = 'null_value_not_allowed', hint = 'Leave it out for its default.';
     end if;
-    insert into pgq.queue as q (name, created_at, first_job)
-    select pgq_create_queue.name, pgq._now(), coalesce(pg_sequence_last_value('pgq.job_id'), 0)
+    insert into pgq.queue as q (name, created_at, first_job, is_serial)
+    select pgq_create_queue.name, pgq._now(),
+           coalesce(pg_sequence_last_value('pgq.job_id'), 0), true
      where not exists (select from pgq.queue o where o.name = pgq_create_queue.name)
-    on conflict on constraint queue_name_key do nothing
-    returning q.id into v_id;
+    on conflict on constraint queue_name_key do nothing returning q.id into v_id;
     if v_id is null and if_not_exists then
         return false;
     elsif v_id is null then

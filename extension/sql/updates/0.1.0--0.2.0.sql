@@ -14,9 +14,7 @@ create sequence pgq.admission_seen;
 alter table pgq.queue add column description text;
 alter table pgq.queue add column first_job bigint not null default 0;
 alter table pgq.chore add column regrant boolean;
--- What group_concurrency has been is not known.
 alter table pgq.queue add column is_serial boolean not null default false;
-alter table pgq.queue alter column is_serial set default true;
 alter table pgq.group_event_0
     add column noted smallint, add column lane integer, add column group_ids bigint[],
     add column places bigint[];
