@@ -14,8 +14,9 @@ What exists once per partition is written once. A block
     --@ end
 
 is repeated for every member of the family, with {slot} replaced by its number and {key} by the
-column that orders it. A block opened with "--@ define name" is not copied: it is what {name}
-stands for from there on, in the files that follow, too.
+column that orders it; {other} is the number of the other parked slot. A block opened with
+"--@ define name" is not copied: it is what {name} stands for from there on, in the files that
+follow, too.
 """
 
 from __future__ import annotations

@@ -251,7 +251,9 @@ begin
     if new.last then
         if pg_trigger_depth() = 1 then
             -- Groups first: maintenance holds locks, and must not wait for a bucket.
-            if coalesce(current_setting('pgq.groups', true), '') = '' then
+            if '' = concat(
+                current_setting('pgq.groups', true), current_setting('pgq.waiters', true)
+            ) then
                 perform pgq._maintain();
             elsif current_setting('pgq.ticking', true) = v_xid then
                 perform set_config('pgq.ticking', v_xid || ' ', true);
