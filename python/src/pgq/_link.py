@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
@@ -13,6 +14,7 @@ import asyncpg.pool
 
 from pgq._errors import Error
 from pgq._log import log, trouble
+from pgq._queue import Connection
 
 T = TypeVar("T")
 Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connection=
@@ -20,6 +22,7 @@ Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connec
 PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[Any]"
 
 _CLOSE_SECONDS: Final = 1.0  # for a connection that does not answer to cancel and say good-bye
+_PATIENCE_SECONDS: Final = 0.1  # with an answer that may have come while the loop was blocked
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 # A standby; a database that takes no connections; a lock_timeout.
 _TRANSIENT_STATES: Final = frozenset({"25006", "55000", "55P03"})
@@ -116,7 +119,7 @@ async def transaction(
         await give_back(pool, connection, call_seconds)
 
 
-async def answered(connection: PooledConnection, call: Awaitable[T], seconds: float) -> T:
+async def answered(connection: Connection, call: Awaitable[T], seconds: float) -> T:
     """Return what a call returns; end its connection if that takes longer."""
     try:
         return await _within(call, seconds)
@@ -128,22 +131,46 @@ async def answered(connection: PooledConnection, call: Awaitable[T], seconds: fl
 async def _within(call: Awaitable[T], seconds: float) -> T:
     """Return what a call returns, also if its answer and the timeout come as a block ends.
 
-    From Python 3.12 on `asyncio.wait_for` would drop that answer. The call is cancelled before its
-    connection is closed: asyncpg may tell one that is still waiting then that it has succeeded.
+    `asyncio.wait_for` would drop that answer from Python 3.12 on; before, it makes a task, and the
+    call is sent later. The call is cancelled before its connection is closed: asyncpg may tell one
+    that is still waiting then that it has succeeded.
     """
-    task = asyncio.ensure_future(call)
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    before = _cancellations(task)
+    is_over = False
+    error: BaseException | None = None
+
+    def have_patience() -> None:
+        timers.append(loop.call_later(_PATIENCE_SECONDS, give_up))
+
+    def give_up() -> None:
+        nonlocal is_over
+        is_over = True
+        task.cancel()
+
+    timers = [loop.call_later(seconds, have_patience)]
     try:
-        for patience in (seconds, 0.1):
-            await asyncio.wait([task], timeout=patience)
-            if task.done():
-                return task.result()
-        raise asyncio.TimeoutError
+        return await call
+    except (Exception, asyncio.CancelledError) as exc:
+        error = exc
+        raise
     finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.exception()  # nobody else asks for it
+        for timer in timers:
+            timer.cancel()
+        if is_over and sys.version_info >= (3, 11):
+            task.uncancel()
+        # Others may have cancelled the task as well.
+        if is_over and error is not None and _cancellations(task) == before:
+            raise asyncio.TimeoutError from error
+
+
+def _cancellations(task: asyncio.Task[Any]) -> int:
+    """Return how often a task was cancelled; Python 3.10 does not know."""
+    if sys.version_info >= (3, 11):
+        return task.cancelling()
+    return 0
 
 
 async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, seconds: float) -> None:
@@ -152,7 +179,7 @@ async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, secon
         await pool.release(connection, timeout=seconds)
 
 
-async def end(connection: PooledConnection) -> None:
+async def end(connection: Connection) -> None:
     """Cancel what a connection is doing and close it, also if the server does not answer."""
     with suppress(Exception):  # it is aborted then, or is closed already
         await connection.close(timeout=_CLOSE_SECONDS)

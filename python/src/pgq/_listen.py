@@ -17,6 +17,7 @@ from pgq._log import log, trouble
 from pgq._queue import Queue
 
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
+_HEAD_START_SECONDS: Final = 0.002  # for the claims of who is woken: the jobs wait for them
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
 
@@ -63,10 +64,11 @@ class Listener:
         woken.clear()
         self._idle.add(name)
         self._changed.set()
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(
-                woken.wait(), None if self._listening else self._poll_seconds * jitter
-            )
+        if self._listening:  # it is told when that ends
+            await woken.wait()
+        else:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(woken.wait(), self._poll_seconds * jitter)
         self._idle.discard(name)
 
     def wake(self, names: Sequence[str] | None = None) -> None:
@@ -130,6 +132,7 @@ class Listener:
             if seconds <= 0:
                 self.wake(idle)
         if not self._idle:
+            await asyncio.sleep(_HEAD_START_SECONDS)
             await self._soon(self._queue.wake(connection=connection))
             seconds = None
         try:

@@ -1,0 +1,48 @@
+"""A call to the server that takes too long is given up; an answer that is there is not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import pytest
+from pgq._link import answered
+
+from .sessions import Connection
+
+pytestmark = pytest.mark.once
+
+SOON = 0.05
+
+
+async def test_an_answer_counts_that_comes_while_the_loop_is_blocked(
+    connection: Connection,
+) -> None:
+    call = connection.fetchval("select pg_sleep(0.01)::text || 'here'")
+    asyncio.get_running_loop().call_soon(time.sleep, 4 * SOON)
+    assert await answered(connection, call, SOON) == "here"
+
+
+async def test_a_call_that_is_not_answered_is_cancelled_and_its_connection_closed(
+    connection: Connection,
+) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(asyncio.TimeoutError):
+        await answered(connection, connection.execute("select pg_sleep(600)"), SOON)
+    assert connection.is_closed()
+    if sys.version_info >= (3, 11):
+        assert task.cancelling() == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="it does not count cancellations")
+async def test_who_is_cancelled_as_a_call_is_given_up_is_cancelled(connection: Connection) -> None:
+    async def call() -> None:
+        answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: waiting.cancel())
+        await answer
+
+    waiting = asyncio.create_task(answered(connection, call(), SOON))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
