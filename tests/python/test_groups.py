@@ -35,6 +35,26 @@ MANY = """
 CLAIM = "select id, token, group_key, attempt from pgq_dequeue($1, '1 hour')"
 
 
+# A transaction that writes to it is held at its commit, behind what pgq does there, until the
+# advisory lock is free.
+HELD = """
+    create table held (round integer);
+    create function hold() returns trigger language plpgsql as $$
+    begin
+        if new.round < 3 then
+            insert into held values (new.round + 1);
+        else
+            perform pg_advisory_xact_lock_shared(1);
+        end if;
+        return null;
+    end
+    $$;
+    create constraint trigger hold after insert on held deferrable initially deferred
+        for each row execute function hold();
+    select pg_advisory_lock(1);
+"""
+
+
 async def put(connection: Connection, group: str = "g") -> int:
     """Enqueue a job of a group, and return its id."""
     job_id: int = await connection.fetchval(ONE, group)
@@ -153,6 +173,30 @@ async def test_nobody_waits_for_an_open_transaction_of_the_same_group(
     assert await claimed(b) == [late]
     await finish(b, late)
     assert await claimed(b) == [third]
+
+
+@pytest.mark.parametrize("keep", [timedelta(0), timedelta(days=1)])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_who_ends_a_head_waits_for_those_who_are_just_committing_to_its_group(
+    a: Connection, b: Connection, c: Connection, keep: timedelta, others: int
+) -> None:
+    await c.execute(HELD)
+    await a.execute("select pgq_configure_queue('default', keep_completed => $1)", keep)
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("begin")
+    second = await put(b)
+    await b.execute("insert into held values (1)")
+    # With a higher id, and waiting, so that it could follow the first one.
+    followers = [await put(a) for _ in range(others)]
+    async with started(b.execute("commit")) as commit, started(finish(a, first)) as end:
+        await waiting(c, b, commit)
+        await waiting(c, a, end)
+        await c.execute("select pg_advisory_unlock(1)")
+        await within(asyncio.gather(commit, end))
+    for job_id in (second, *followers):
+        assert await claimed(c) == [job_id]
+        await finish(c, job_id)
 
 
 async def test_what_is_rolled_back_leaves_the_group_as_it_was(a: Connection, b: Connection) -> None:
@@ -756,6 +800,21 @@ async def test_a_claim_returns_as_many_as_it_can_where_others_have_locked_heads(
     assert await claimed(a, 95) == seconds[:95]
     assert await claimed(b, 10) == seconds[95:]
     await a.execute("rollback")
+
+
+@pytest.mark.parametrize(("idle", "waits"), [(1, True), (2, False)])
+async def test_where_most_groups_of_a_call_are_busy_the_commit_finds_those_that_are_not(
+    a: Connection, idle: int, waits: bool
+) -> None:
+    heads, followers = await lines(a, 2)
+    keys = ["g0", "g1", *(f"i{n}" for n in range(idle))]
+    ids = [row[0] for row in await a.fetch(MANY, keys)]
+    parked = "select id from pgq.job where slot > 3 order by id"
+    assert [row[0] for row in await a.fetch(parked)] == followers + ids[: len(ids) if waits else 2]
+    assert await claimed(a) == ids[2:]
+    for ended, next_ones in ((heads, followers), (followers, ids[:2])):
+        await finish_all(a, ended)
+        assert await claimed(a) == next_ones
 
 
 async def test_jobs_of_one_group_in_one_call_wait_in_their_order(a: Connection) -> None:
