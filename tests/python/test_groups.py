@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from .sessions import (
@@ -815,6 +816,18 @@ async def test_where_most_groups_of_a_call_are_busy_the_commit_finds_those_that_
     for ended, next_ones in ((heads, followers), (followers, ids[:2])):
         await finish_all(a, ended)
         assert await claimed(a) == next_ones
+
+
+@pytest.mark.parametrize("bad", [None, "", "k" * 251])
+async def test_a_bad_key_among_those_of_busy_groups_is_refused(
+    a: Connection, bad: str | None
+) -> None:
+    await lines(a, 2)
+    with pytest.raises(asyncpg.DataError, match="group_keys"):
+        await a.fetch(
+            "select pgq_enqueue_many(array_fill('1'::jsonb, array[3]), group_keys => $1)",
+            ["g0", "g1", bad],
+        )
 
 
 async def test_jobs_of_one_group_in_one_call_wait_in_their_order(a: Connection) -> None:

@@ -17,7 +17,7 @@ begin
     --@ each parked
     when {slot} then
         select array_agg(g.id),
-               bool_and(length(g.key) between 1 and 250)
+               bool_and(coalesce(length(g.key), 0) between 1 and 250)
                and count(*) = cardinality(p_payloads)
                and count(*) filter (where {is_busy_here}) * 2 > count(*)
           into v_group_ids, v_is_simple
