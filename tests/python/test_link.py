@@ -36,7 +36,6 @@ async def test_a_call_that_is_not_answered_is_cancelled_and_its_connection_close
         assert task.cancelling() == 0
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="it does not count cancellations")
 async def test_who_is_cancelled_as_a_call_is_given_up_is_cancelled(connection: Connection) -> None:
     async def call() -> None:
         answer = asyncio.get_running_loop().create_future()
@@ -44,5 +43,7 @@ async def test_who_is_cancelled_as_a_call_is_given_up_is_cancelled(connection: C
         await answer
 
     waiting = asyncio.create_task(answered(connection, call(), SOON))
-    with pytest.raises(asyncio.CancelledError):
+    # Python 3.10 does not count cancellations.
+    counts = sys.version_info >= (3, 11)
+    with pytest.raises(asyncio.CancelledError if counts else asyncio.TimeoutError):
         await waiting

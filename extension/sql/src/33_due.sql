@@ -19,36 +19,17 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
 ((p_serial and not exists (select from w where w.group_id is null))
                    or (select count(*) < 100 from w))
 --@ end
-
-create function pgq._first_due(
-    p_slot smallint, p_lane integer, p_serial boolean, p_now timestamptz, p_max integer
-)
-returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-{nested_loops}
-set enable_sort = off
-as $$
-declare
-    v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max;
-    v_tick constant boolean := false;
-    v_us constant bigint := pgq._us(p_now);
-    v_id bigint;
-begin
-    case p_slot
-    --@ each parked
-    when {slot} then
-        with w as materialized ({due_window})
-        select case when {will_do} then (select min(w.id) from w) else 0 end
-          into v_id;
-    --@ end
-    end case;
-    return v_id;
-end
-$$;
-comment on function pgq._first_due(smallint, integer, boolean, timestamptz, integer) is
-'the lowest id of those jobs in a lane of a parked slot that fell due first, null if there are '
-'none; 0: a hundred do not tell. p_serial: no group has more than one head';
+-- The same for the other slot: the lowest id in its window, null if nothing is due there; 0: a
+-- hundred do not tell.
+--@ define first_of_second
+(
+            select case when (p_serial and w.grouped) or coalesce(cardinality(w.ids), 0) < 100
+                        then w.ids[1] else 0 end
+              from pgq._window(
+                       p_slots[2], p_lane, 0, 9223372036854775807, 100, p_now, p_max, false
+                   ) w
+        )
+--@ end
 
 create function pgq._claim_due(
     p_slots smallint[], p_ring smallint, p_lane integer, p_place bigint, p_queue text,
@@ -68,13 +49,12 @@ declare
     v_us constant bigint := (extract(epoch from p_now) * 1000000)::bigint;
     v_expiry constant timestamptz := p_now + p_lease_ms * interval '1 millisecond';
     v_place constant bigint := (p_place & ~7::bigint) | p_slots[1];
-    v_until bigint := least(
-        pgq._peek(p_ring, p_lane, 0, 9223372036854775807, p_now, p_max, false),
-        case when p_slots[2] is not null
-             then pgq._first_due(p_slots[2], p_lane, p_serial, p_now, p_max) end
-    );
+    v_until bigint := pgq._peek(p_ring, p_lane, 0, 9223372036854775807, p_now, p_max, false);
     v_count integer; v_is_all boolean;
 begin
+    if p_slots[2] is not null then
+        v_until := least(v_until, {first_of_second});
+    end if;
     case p_slots[1]
     --@ each parked
     when {slot} then
@@ -117,4 +97,5 @@ comment on function
     ) is
 'leases up to p_batch jobs of a queue that has one lane; in p_slots, of which the oldest is the '
 'first, some are due. Takes those of the first one that have lower ids than all elsewhere; the '
-'rest is left to pgq._grab. p_place: as in tokens, but for the slot; p_serial: see pgq._first_due';
+'rest is left to pgq._grab. p_place: as in tokens, but for the slot; p_serial: no group has more '
+'than one head';

@@ -52,8 +52,9 @@ begin
 end
 $$;
 comment on function pgq._enqueue_behind(pgq.target, jsonb[], text[]) is
-'pgq._enqueue_grouped where each job is of another group in which there are some already, as far '
-'as the parked slot tells that is written; null: it has done nothing';
+'pgq._enqueue_grouped where most of the jobs are of groups in which there are some already, as far '
+'as the parked slot tells that is written: all wait, and the commit finds those that need not; '
+'null: it has done nothing';
 
 create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
 returns bigint[]
