@@ -2,7 +2,7 @@
  * Claims that return all jobs that there are leave maintenance to the next ones, for a while.
  */
 begin;
-select plan(21);
+select plan(23);
 \ir support/clock.psql
 
 -- A job is added, and claimed by a call that asks for two.
@@ -65,6 +65,11 @@ select pg_temp.take(1, 'empty'), pg_temp.one(), pg_temp.take(1, 'empty') \g /dev
 select is(pg_temp.chores(), 1::bigint, 'and not done more than once');
 select pg_temp.due('-1 ms'), pg_temp.take(1, 'empty'), pg_temp.one() \g /dev/null
 select is(pg_temp.chores(), 0::bigint, 'nor when it is not due');
+
+select pg_temp.due(), pg_temp.one(), pgq_wake(), pgq_wait('{default}') \g /dev/null
+select is(pg_temp.chores(), 0::bigint, 'who takes a nap may have jobs in a moment, and leaves it');
+select pg_temp.later('10 ms'), pgq_wait('{default}') \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'who sleeps on does it');
 
 select pg_temp.due('1 minute'), pg_temp.one() \g /dev/null
 select is(pg_temp.chores(), 0::bigint, 'it may have been due for a minute');

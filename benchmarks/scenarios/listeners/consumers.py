@@ -1,4 +1,4 @@
-"""Some consumers that do what pgq's worker does, but do nothing with jobs, so that they are quick.
+"""Some consumers that do what pgq's worker does, over uvloop as it, but nothing with the jobs.
 
 `consumers.py DSN listen|poll`: after "ready" it writes, each second, how many jobs they completed
 in it, and how often they went to sleep.
@@ -72,4 +72,4 @@ async def _main() -> None:
     await asyncio.gather(*consumers, _tell(done))
 
 
-asyncio.run(_main())
+load("uvloop").run(_main())

@@ -1,1 +1,2 @@
-insert into floor.job (payload) values ('{{payload}}') \; notify floor;
+with job as (insert into floor.job (payload) values ('{{payload}}') returning id)
+select pg_notify('floor', '') from job;

@@ -117,8 +117,9 @@ $$;
 comment on function pgq._wants_tick(integer, boolean) is
 'true about twice a second for all sessions together: the call then looks for expired leases, too, '
 'and maintenance runs at its commit (pgq._maintain). Under REPEATABLE READ always true, and there '
-'is no maintenance. p_may_put_off: it is put off, unless it is already, and left to the next call '
-'by one that returns all jobs that there are: who has waited for them waits for the commit, too. '
+'is no maintenance. p_may_put_off: it is put off, unless it is already, and left to the next call, '
+'or to pgq_wait, by one that returns all jobs that there are: who has waited for them waits for '
+'the commit, too. '
 'If there may be more, the claim positions must be right for those that look for them';
 
 create function pgq._has_spent_slots()

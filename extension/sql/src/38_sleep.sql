@@ -14,6 +14,7 @@ create function pgq._has_writers()
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
+{index_scans}
 as $$
 declare
     v_before constant integer[] := string_to_array(
@@ -62,6 +63,7 @@ create function pgq._linger(p_queue_ids integer[], p_now timestamptz)
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
+{index_scans}
 as $$
 declare
     v_now constant bigint := pgq._ms(p_now);
@@ -124,6 +126,7 @@ create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
+{index_scans}
 as $$
 declare
     v_noticed boolean;

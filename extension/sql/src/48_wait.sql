@@ -147,6 +147,7 @@ create function pgq._sleep_for(
 returns interval
 language plpgsql
 set search_path = pg_catalog, pg_temp
+{index_scans}
 as $$
 declare
     v_asleep constant integer[] := array(
@@ -163,6 +164,10 @@ begin
     -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
     if 0 = all (p_idle_ms) and p_queue_ids <> '{}' then
         return least(p_max_wait, interval '{nap} ms');
+    end if;
+    -- Nobody waits for what is done now.
+    if pg_sequence_last_value('pgq.put_off') > 1 then
+        perform pgq._catch_up();
     end if;
     -- An old snapshot tells nothing of what has come meanwhile.
     v_is_soon := case when not pgq._read_committed() then true
@@ -203,6 +208,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+{index_scans}
 as $$
 declare
     v_now constant timestamptz := pgq._now();
