@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import pgbench, workers
 from benchmarks.figures import Bar, Figure, number, of_every_peer, of_itself, percentile
@@ -96,16 +97,27 @@ def _measure(context: Context, stage: Stage, program: Path, turn: int) -> list[F
 
 @contextmanager
 def _producer(database: Database, enqueue: str) -> Generator[Callable[[], None], None, None]:
-    """Open a connection, and yield what enqueues one job by it."""
+    """Open a connection, and yield what enqueues one job by it; raises `UnavailableError`."""
+    pq = load("psycopg.pq")
     # A variable that pgbench has, and others have not.
-    statements = re.split(r";\s*\n", enqueue.replace(":client_id", "0"))
-    with load("psycopg").connect(database.dsn, autocommit=True) as connection:
+    statements = re.split(r";\s*\n", enqueue.replace(":client_id", "0").strip())
+    connection = pq.PGconn.connect(database.dsn.encode())
 
-        def produce() -> None:
-            for statement in statements:
-                connection.execute(statement)
+    def check(result: Any) -> None:
+        if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            raise BenchmarkError(f"cannot enqueue: {result.error_message.decode().strip()}")
 
+    def produce() -> None:
+        for name in names:
+            check(connection.exec_prepared(name, []))
+
+    try:
+        names = [b"%d" % number for number in range(len(statements))]
+        for name, statement in zip(names, statements, strict=True):
+            check(connection.prepare(name, statement.encode()))
         yield produce
+    finally:
+        connection.finish()
 
 
 def _bars() -> Iterator[Bar]:
@@ -118,13 +130,13 @@ SCENARIO = Wake(
     title="Waking an idle worker",
     description=(
         "The project's own worker, in a process of its own, with the settings that the project "
-        "recommends and a handler that does nothing; one connection of psycopg enqueues a job 50 "
-        "to 150 ms after the last one began, 200 in all, by a statement that psycopg prepares "
-        "after its fifth, as it does by default. The time is from just before the enqueue is "
-        "sent until the handler begins, by the clock that all processes share; 20 jobs before "
-        "those do not count. The floor is an INSERT with NOTIFY, and a program that deletes the "
-        "row when it hears of it, in Python over asyncpg and uvloop, as pgq's worker is. At most 3 "
-        "rounds, and one of a worker that takes more than 200 ms. A quick run has 50 jobs."
+        "recommends and a handler that does nothing; one connection of libpq enqueues a job 50 to "
+        "150 ms after the last one began, 200 in all, by a prepared statement. The time is from just "
+        "before the enqueue is sent until the handler begins, by the clock that all processes "
+        "share; 20 jobs before those do not count. The floor is an INSERT with NOTIFY, and a "
+        "program that deletes the row when it hears of it, in Python over asyncpg and uvloop, as "
+        "pgq's worker is. At most 3 rounds, and one of a worker that takes more than 200 ms. A "
+        "quick run has 50 jobs."
     ),
     matrix=True,
     most=3,
