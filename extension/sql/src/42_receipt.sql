@@ -52,6 +52,13 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
 'and SERIALIZABLE.';
 
+-- In one expression: pgq._check_receipts tells what is bad, if anything is.
+--@ define is_bad
+(array_lower(ids, 1) = 1 and array_lower(tokens, 1) = 1 and array_ndims(ids) = 1
+        and array_ndims(tokens) = 1 and cardinality(ids) = cardinality(tokens)
+        and array_position(ids, null) is null and array_position(tokens, null) is null) is not true
+--@ end
+
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[],
@@ -67,8 +74,8 @@ as $$
 declare
     v_count integer := 0;
 begin
-    perform pgq._check_receipts(ids, tokens);
-    if array_lower(ids, 1) <> 1 or array_lower(tokens, 1) <> 1 then
+    if {is_bad} then
+        perform pgq._check_receipts(ids, tokens);
         ids := ids[:];
         tokens := tokens[:];
     end if;
@@ -81,7 +88,7 @@ begin
     if not {is_owner} then
         tokens := pgq._mask(tokens);
     end if;
-    if tokens[1] & 524288 = 0 and {few} then
+    if tokens[1] & 524288 = 0 and {few} and pg_relation_size('pgq.dependency') = 0 then
         case tokens[1] & 7
         --@ each slot
         when {slot} then
@@ -89,7 +96,7 @@ begin
             delete from pgq.job_{slot} j
              where j.lane = (tokens[1] >> 3) & 65535 and j.id = any (ids)
                and j.token = tokens[array_position(ids, j.id)] and j.is_awaited is null
-               and {together}
+               and {alike}
             returning j.id;
             get diagnostics v_count = row_count;
         --@ end
