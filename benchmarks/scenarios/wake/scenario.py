@@ -131,8 +131,8 @@ SCENARIO = Wake(
     description=(
         "The project's own worker, in a process of its own, with the settings that the project "
         "recommends and a handler that does nothing; one connection of libpq enqueues a job 50 to "
-        "150 ms after the last one began, 200 in all, by a prepared statement. The time is from just "
-        "before the enqueue is sent until the handler begins, by the clock that all processes "
+        "150 ms after the last one began, 200 in all, by a prepared statement. The time is from "
+        "just before the enqueue is sent until the handler begins, by the clock that all processes "
         "share; 20 jobs before those do not count. The floor is an INSERT with NOTIFY, and a "
         "program that deletes the row when it hears of it, in Python over asyncpg and uvloop, as "
         "pgq's worker is. At most 3 rounds, and one of a worker that takes more than 200 ms. A "
