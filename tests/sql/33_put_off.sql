@@ -2,7 +2,7 @@
  * Claims that return all jobs that there are leave maintenance to the next ones, for a while.
  */
 begin;
-select plan(23);
+select plan(26);
 \ir support/clock.psql
 
 -- A job is added, and claimed by a call that asks for two.
@@ -31,6 +31,16 @@ begin
     perform pg_temp.later('10 seconds'),
             setval('pgq.next_tick', pgq._ms(pgq._now() - p_since)),
             setval('pgq.last_tick', pgq._ms(pgq._now() - interval '500 ms'));
+end
+$$;
+
+create function pg_temp.wait_read_only() returns interval language plpgsql as $$
+begin
+    perform set_config('transaction_read_only', 'on', true);
+    raise exception using errcode = 'P0099', message = pgq_wait('{default}')::text;
+exception
+    when sqlstate 'P0099' then
+        return sqlerrm::interval;
 end
 $$;
 
@@ -68,8 +78,14 @@ select is(pg_temp.chores(), 0::bigint, 'nor when it is not due');
 
 select pg_temp.due(), pg_temp.one(), pgq_wake(), pgq_wait('{default}') \g /dev/null
 select is(pg_temp.chores(), 0::bigint, 'who takes a nap may have jobs in a moment, and leaves it');
-select pg_temp.later('10 ms'), pgq_wait('{default}') \g /dev/null
-select is(pg_temp.chores(), 1::bigint, 'who sleeps on does it');
+select pg_temp.later('10 ms') \g /dev/null
+select is(pg_temp.wait_read_only(), interval '10 ms', 'who may not write can wait');
+select is(pg_temp.chores(), 0::bigint, 'and leaves it');
+select pgq_wait('{default}') \g /dev/null
+select is(pg_temp.chores(), 1::bigint, 'who naps on does it');
+select pg_temp.due(), pg_temp.one(), pg_temp.later('40 ms'), pgq_wait('{default}') \g /dev/null
+select is(pg_temp.chores(), 0::bigint, 'who sleeps has a lock to give back should it fail, and leaves it');
+select pgq_wake(), pg_temp.take(1, 'empty') \g /dev/null
 
 select pg_temp.due('1 minute'), pg_temp.one() \g /dev/null
 select is(pg_temp.chores(), 0::bigint, 'it may have been due for a minute');

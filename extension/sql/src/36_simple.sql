@@ -6,14 +6,10 @@
 --@ define few
 current_setting('server_version_num')::integer >= 170000 and cardinality(ids) <= 100
 --@ end
--- Those of one lane of one slot.
---@ define alike
-(select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
---@ end
--- And another job waits for none of them: with those pgq._complete locks all in the order of their
--- ids. Where no job has ever waited for others this need not be asked.
+-- Those of one lane of one slot, for none of which another job waits: with those pgq._complete
+-- locks all in the order of their ids.
 --@ define together
-{alike}
+(select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
                and not exists (
                    select from pgq.job_{slot} a
                     where a.lane = (tokens[1] >> 3) & 65535 and a.id = any (ids) and a.is_awaited

@@ -88,7 +88,7 @@ begin
     if not {is_owner} then
         tokens := pgq._mask(tokens);
     end if;
-    if tokens[1] & 524288 = 0 and {few} and pg_relation_size('pgq.dependency') = 0 then
+    if tokens[1] & 524288 = 0 and {few} then
         case tokens[1] & 7
         --@ each slot
         when {slot} then
@@ -96,7 +96,7 @@ begin
             delete from pgq.job_{slot} j
              where j.lane = (tokens[1] >> 3) & 65535 and j.id = any (ids)
                and j.token = tokens[array_position(ids, j.id)] and j.is_awaited is null
-               and {alike}
+               and {together}
             returning j.id;
             get diagnostics v_count = row_count;
         --@ end

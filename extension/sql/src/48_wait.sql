@@ -165,8 +165,11 @@ begin
     if 0 = all (p_idle_ms) and p_queue_ids <> '{}' then
         return least(p_max_wait, interval '{nap} ms');
     end if;
-    -- Nobody waits for what is done now.
-    if pg_sequence_last_value('pgq.put_off') > 1 then
+    -- Nobody waits for what is done now. Not by one that has the lock: it would keep that if the
+    -- commit failed.
+    if v_asleep = '{}' and pg_sequence_last_value('pgq.put_off') > 1
+        and current_setting('transaction_read_only') = 'off'
+    then
         perform pgq._catch_up();
     end if;
     -- An old snapshot tells nothing of what has come meanwhile.
