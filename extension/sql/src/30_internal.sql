@@ -211,17 +211,23 @@ $$;
 comment on function pgq._lease_ms(interval) is
 'a checked lease in milliseconds, at least 1; null for null';
 
+-- Some receipts, and nothing is bad about them.
+--@ define good_receipts
+array_ndims(ids) = 1 and array_ndims(tokens) = 1
+        and cardinality(ids) = cardinality(tokens)
+        and array_position(ids, null) is null and array_position(tokens, null) is null
+--@ end
+
 create function pgq._check_receipts(p_ids bigint[], p_tokens bigint[])
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    ids alias for p_ids; tokens alias for p_tokens;
 begin
-    if array_ndims(p_ids) = 1 and array_ndims(p_tokens) = 1
-        and cardinality(p_ids) = cardinality(p_tokens)
-        and array_position(p_ids, null) is null and array_position(p_tokens, null) is null
-    then
+    if {good_receipts} then
         return;
     end if;
     perform pgq._check_array('ids', p_ids);
