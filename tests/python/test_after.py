@@ -210,6 +210,25 @@ async def test_a_job_is_added_to_wait_for_one_that_is_about_to_end(
         await assert_no_traces(c)
 
 
+@pytest.mark.parametrize("number", [2, 101])
+async def test_jobs_that_others_wait_for_are_completed_in_the_order_of_their_ids(
+    a: Connection, b: Connection, c: Connection, number: int
+) -> None:
+    await keep_completed(c, "0")
+    ids = await enqueue(c, number)
+    waiters = [await put(c, ids[:1])]
+    receipts = await dequeue(c, number)
+    await a.execute("begin")
+    waiters.append(await put(a, ids[:1]))
+    async with started(complete(b, receipts)) as completing:
+        await waiting(c, b, completing)
+        # None of the others may be locked yet.
+        waiters.append(await within(put(a, ids[1:2])))
+        await a.execute("commit")
+        assert sorted(await within(completing)) == ids
+    assert await claimed(c) == waiters
+
+
 async def test_a_job_is_added_to_wait_for_one_that_is_about_to_be_claimed(
     a: Connection, b: Connection, c: Connection
 ) -> None:

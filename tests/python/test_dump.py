@@ -110,7 +110,7 @@ select c.oid::regclass::text
 RETRY: Final = "select pgq_fail($1::bigint, $2::bigint, retry_in => '1 day')"
 _SEQUENCES: Final = """
 select jsonb_object_agg(s, pg_sequence_last_value(s))
-  from unnest('{pgq.job_id,pgq.token,pgq.queue_id_seq,pgq.lane_id}'::regclass[]) s
+  from unnest('{pgq.job_id,pgq.token,pgq.queue_id_seq,pgq.lane_id,pgq.awaited}'::regclass[]) s
 """
 
 
@@ -131,7 +131,7 @@ def rows(server: Server, database: str) -> Rows:
 
 
 def sequences(server: Server, database: str) -> dict[str, int]:
-    """Return the last ids and tokens."""
+    """Return the last ids and tokens, and that jobs have been waited for."""
     values: dict[str, int] = json.loads(server.psql(_SEQUENCES, database=database))
     return values
 

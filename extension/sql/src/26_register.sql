@@ -12,6 +12,7 @@ create sequence pgq.xid_shifted;
 create sequence pgq.home;
 create sequence pgq.admission;
 create sequence pgq.admission_seen;
+create sequence pgq.awaited;
 comment on sequence pgq.next_tick is
 'from when (ms since 1970) maintenance is due; a hint. Since PostgreSQL 15 it is not logged, so '
 'that it is empty after a crash and on a promoted standby: see pgq._has_lost_tokens';
@@ -32,3 +33,5 @@ comment on sequence pgq.home is 'pgq._home() when tokens were skipped last';
 comment on sequence pgq.admission is 'how often pgq._admit has lowered a claim position';
 comment on sequence pgq.admission_seen is
 'those of pgq.admission whose jobs have been found: see pgq._find_admitted';
+comment on sequence pgq.awaited is
+'not null: a job may be marked by pgq._mark_awaited. Set before the first one is, and never reset';

@@ -26,6 +26,7 @@ select pg_catalog.pg_extension_config_dump('pgq.ring', 'where gen > 1');
 select pg_catalog.pg_extension_config_dump('pgq.group_block', '');
 select pg_catalog.pg_extension_config_dump('pgq.group_hint', '');
 select pg_catalog.pg_extension_config_dump('pgq.dependency', '');
+select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
 select pg_catalog.pg_extension_config_dump('pgq.waiter_hint', '');
 select pg_catalog.pg_extension_config_dump('pgq.permit', '');
 select pg_catalog.pg_extension_config_dump('pgq.start', '');

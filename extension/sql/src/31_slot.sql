@@ -172,7 +172,7 @@ select i.ctid from pgq.job_{slot} i
 -- What raising costs against what it costs to pass claimed entries meanwhile: after about 32 claims
 -- of one job, 10 claims of ten, 3 claims of a hundred.
 --@ define raise_floor
-random() * 32 < sqrt(v_count) and pgq._read_committed()
+random() * 32 < sqrt(v_count)
 --@ end
 
 create function pgq._claim(

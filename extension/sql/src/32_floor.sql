@@ -62,6 +62,9 @@ declare
     v_mark constant bigint := case when p_slot >= 4 then pgq._us(v_now)
                                    else coalesce(pg_sequence_last_value('pgq.job_id'), 0) end;
 begin
+    if not pgq._read_committed() then
+        return;
+    end if;
     case p_slot
     --@ each slot
     when {slot} then

@@ -2,14 +2,22 @@
  * The short ways to complete many jobs of a queue that keeps none of them.
  */
 
--- Before PostgreSQL 17 a plan for id = any (ids) may look for the lane alone.
---@ define few
-current_setting('server_version_num')::integer >= 170000 and cardinality(ids) <= 100
+-- Before PostgreSQL 17 a plan for id = any (ids) may look for the lane alone. The text compares
+-- like the number.
+--@ define finds_ids
+current_setting('server_version_num') >= '170000'
 --@ end
--- Those of one lane of one slot, for none of which another job waits: with those pgq._complete
--- locks all in the order of their ids.
---@ define together
+--@ define few
+cardinality(ids) <= 100 and {finds_ids}
+--@ end
+-- Those of one lane of one slot.
+--@ define alike
 (select bool_and(t & 1048575 = tokens[1] & 1048575) from unnest(tokens) t)
+--@ end
+-- And no other job waits for one of them: with those pgq._complete locks all in the order of their
+-- ids.
+--@ define together
+{alike}
                and not exists (
                    select from pgq.job_{slot} a
                     where a.lane = (tokens[1] >> 3) & 65535 and a.id = any (ids) and a.is_awaited

@@ -51,6 +51,7 @@ set search_path = pg_catalog, pg_temp
 {index_scans}
 as $$
 begin
+    perform setval('pgq.awaited', 1) where pg_sequence_last_value('pgq.awaited') is null;
     case p_slot
     --@ each slot
     when {slot} then

@@ -60,8 +60,6 @@ create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_grou
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set enable_hashjoin = on
-set enable_mergejoin = on
 as $$
 declare
     v_ids bigint[] := pgq._enqueue_behind(p_at, p_payloads, p_group_keys);

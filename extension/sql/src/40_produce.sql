@@ -8,9 +8,9 @@
 
 -- Of two lanes either will do. Leaves the slot null where it is not the ordinary case.
 --@ define where
-select l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)], l.awaited_until,
-               l.queue_id
-          into v_lane, v_slot, v_parked, v_awaited, v_queue_id
+select l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)],
+               l.awaited_until > pgq._now(), l.queue_id
+          into v_lane, v_slot, v_parked, v_is_awaited, v_queue_id
           from pgq.lane l,
                lateral (select o.live, o.parked from pgq.ring o order by o.gen desc limit 1) r
          where l.queue = v_queue and l.priority = v_priority
@@ -23,17 +23,18 @@ select l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)], l.awa
 
 --@ define target
 row(
-            v_queue_id, v_lane, v_slot, v_parked, null, false, v_awaited > pgq._now()
+            v_queue_id, v_lane, v_slot, v_parked, null, false, v_is_awaited
         )::pgq.target
 --@ end
 
 -- As in pgq._wake, without a call while nobody sleeps.
 --@ define wake
-if v_awaited > pgq._now()
-        and not (pg_try_advisory_lock({wait_class}, v_queue_id)
-                 and pg_advisory_unlock({wait_class}, v_queue_id))
-    then
-        perform pgq._wake(v_queue_id);
+if v_is_awaited then
+        if not (pg_try_advisory_lock({wait_class}, v_queue_id)
+                and pg_advisory_unlock({wait_class}, v_queue_id))
+        then
+            perform pgq._wake(v_queue_id);
+        end if;
     end if
 --@ end
 
@@ -56,16 +57,17 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-{nested_loops}
+{index_scans}
 as $$
 declare
     v_queue alias for queue; v_priority alias for priority; v_queue_id integer;
-    v_id bigint; v_lane integer; v_slot smallint; v_parked smallint; v_awaited timestamptz;
+    v_id bigint; v_lane integer; v_slot smallint; v_parked smallint; v_is_awaited boolean;
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
     if payload is not null and on_duplicate = 'keep' and after_on_dead = 'die'
-        and num_nonnulls(run_at, headers, max_attempts, dedupe_key, expires_at, after) = 0
+        and run_at is null and headers is null and max_attempts is null and dedupe_key is null
+        and expires_at is null and after is null
     then
         {where};
         if group_key is not null and v_slot is not null then
@@ -139,16 +141,19 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-{nested_loops}
+{index_scans}
 as $$
 declare
     v_queue alias for queue; v_queue_id integer; v_lane integer; v_slot smallint; v_parked smallint;
-    v_priority alias for priority; v_now constant timestamptz := pgq._now(); v_awaited timestamptz;
+    v_priority alias for priority; v_now constant timestamptz := pgq._now(); v_is_awaited boolean;
 begin
     {check_restricted};
-    perform pgq._check_array('payloads', payloads);
+    if (array_ndims(payloads) = 1 and array_position(payloads, null) is null) is not true then
+        perform pgq._check_array('payloads', payloads);
+    end if;
     if on_duplicate = 'keep' and after_on_dead = 'die'
-        and num_nonnulls(run_at, headers, max_attempts, dedupe_keys, expires_at, after) = 0
+        and run_at is null and headers is null and max_attempts is null and dedupe_keys is null
+        and expires_at is null and after is null
     then
         {where};
         if group_keys is not null and v_slot is not null then

@@ -8,12 +8,12 @@
  * first id of the next. pgq._claim_due does another one, pgq._grab the rest.
  */
 
--- False if pgq._wants_tick needs not even be asked.
+-- False if pgq._wants_tick needs not even be asked: the next tick is within half a second, after
+-- which no lease will have expired.
 --@ define tick
 (
-               pg_sequence_last_value('pgq.next_tick') > v_us / 1000
-               and pg_sequence_last_value('pgq.next_tick') <= v_us / 1000 + 500
-               and pg_sequence_last_value('pgq.next_tick') <= v_us / 1000 + v_lease_ms
+               abs(2 * pg_sequence_last_value('pgq.next_tick') - v_us / 500 - 501) < 501
+               and v_lease_ms >= 500
                and pg_sequence_last_value('pgq.last_tick') > v_us / 1000 - 2500
                and current_setting('transaction_isolation') = 'read committed'
            ) is not true
@@ -27,9 +27,9 @@
            coalesce(r.firsts[r.ready[2] + 1] + 1, 9223372036854775807),
            l.lane, l.priority,
            (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
-            | r.ready[1])::bigint
+            | r.ready[1])::bigint, v_now + v_lease_ms * interval '1 millisecond'
       into v_max, v_tick, v_simple, v_serial, v_parkeds, v_first, v_more, v_until, v_lane,
-           v_priority, v_place
+           v_priority, v_place, v_expiry
       from pgq.queue q,
            lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
            lateral (
@@ -39,12 +39,15 @@
      where q.name = pgq_dequeue.queue and ({is_owner} or pgq._may(q.id, 'consume'))
 --@ end
 
--- Not "exists", which would drop the order: with it, and without sorts, only one index will do.
+-- With the order, and without sorts, only one index will do. Mostly the slot has no pages: that
+-- spares this look, and none is missed whose transaction had committed.
 --@ define parked
-(
-                select i.id from pgq.job_{slot} i
-                 where {due} order by i.due limit 1
-            )
+if pg_relation_size('pgq.job_{slot}', 'main') > 0 then
+                perform i.id from pgq.job_{slot} i where {due} order by i.due limit 1;
+                if found then
+                    v_dues := v_dues || v_slot;
+                end if;
+            end if
 --@ end
 
 --@ define claim
@@ -59,15 +62,15 @@
 -- returned all that there is.
 --@ define catch_up
 if pg_sequence_last_value('pgq.put_off') > 1
-        and (v_count = v_left or (v_count = 0 and v_left = batch)
-             or v_us / 1000 - pg_sequence_last_value('pgq.put_off') not between -999 and 99)
-    then
-        perform pgq._catch_up();
-    end if
+            and (v_count = 0 or v_count = batch
+                 or v_us / 1000 - pg_sequence_last_value('pgq.put_off') not between -999 and 99)
+        then
+            perform pgq._catch_up();
+        end if
 --@ end
 
 --@ define elsewhere
-if v_dues <> '{}' and not (v_tick or v_more) and batch <= 100 then
+if v_dues is not null and not (v_tick or v_more) and batch <= 100 then
             return query
             select d.*
               from pgq._claim_due(
@@ -83,17 +86,20 @@ if v_dues <> '{}' and not (v_tick or v_more) and batch <= 100 then
 
 -- Jobs that have come back since must not follow those that have been returned already.
 --@ define rest
-if v_left > v_count and v_more then
-        v_left := v_left - v_count;
-        return query
-        select g.* from pgq._grab(
-                   queue, v_left, v_lease_ms, worker, v_tick, v_until - 1, p_priority => v_priority
-               ) g;
-        get diagnostics v_count = row_count;
-    elsif v_left > v_count and v_tick then
-        perform pgq._check_moved();
-    end if;
-    {catch_up}
+if v_count < batch or pg_sequence_last_value('pgq.put_off') > 1 then
+        if v_count < batch and v_more then
+            return query
+            select g.* from pgq._grab(
+                       queue, batch - v_count, v_lease_ms, worker, v_tick, v_until - 1,
+                       p_priority => v_priority
+                   ) g;
+            get diagnostics v_rest = row_count;
+            v_count := v_count + v_rest;
+        elsif v_count < batch and v_tick then
+            perform pgq._check_moved();
+        end if;
+        {catch_up};
+    end if
 --@ end
 
 create function @extschema@.pgq_dequeue(
@@ -107,17 +113,17 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-{nested_loops}
+{index_scans}
 set enable_sort = off
 as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
-    v_worker alias for worker; v_queue alias for queue; v_slot smallint; v_first smallint;
-    v_more boolean; v_lease_ms integer; v_max integer; v_tick boolean; v_simple boolean;
-    v_serial boolean; v_parkeds smallint[]; v_dues smallint[] := array[]::smallint[];
-    v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz; v_count integer;
-    v_after constant bigint := bigint '0'; v_until bigint; v_left integer := batch;
+    v_worker alias for worker; v_queue alias for queue; v_left alias for batch;
+    v_slot smallint; v_first smallint; v_more boolean; v_lease_ms integer; v_max integer;
+    v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[]; v_dues smallint[];
+    v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
+    v_count integer; v_rest integer; v_after constant bigint := bigint '0'; v_until bigint;
 begin
     if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
         v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
@@ -135,15 +141,14 @@ begin
         case v_slot
         --@ each parked
         when {slot} then
-            v_dues := case when {parked} is null then v_dues else v_dues || v_slot end;
+            {parked};
         --@ end
         end case;
     end loop;
-    if v_dues <> '{}' or v_simple is not true then
+    if v_dues is not null or v_simple is not true then
         {elsewhere};
         return;
     end if;
-    v_expiry := v_now + v_lease_ms * interval '1 millisecond';
     case v_first
     --@ each ring
     when {slot} then return query {claim};

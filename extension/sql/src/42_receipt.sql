@@ -62,7 +62,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-{nested_loops}
+{index_scans}
 as $$
 declare
     v_count integer := 0;
@@ -81,7 +81,8 @@ begin
     if not {is_owner} then
         tokens := pgq._mask(tokens);
     end if;
-    if tokens[1] & 524288 = 0 and {few} then
+    -- A job may be marked after this look, as after any: then locks are not in order, once.
+    if tokens[1] & 524288 = 0 and {few} and pg_sequence_last_value('pgq.awaited') is null then
         case tokens[1] & 7
         --@ each slot
         when {slot} then
@@ -89,13 +90,13 @@ begin
             delete from pgq.job_{slot} j
              where j.lane = (tokens[1] >> 3) & 65535 and j.id = any (ids)
                and j.token = tokens[array_position(ids, j.id)] and j.is_awaited is null
-               and {together}
+               and {alike}
             returning j.id;
             get diagnostics v_count = row_count;
         --@ end
         else
         end case;
-    elsif tokens[1] & 524288 = 0 and current_setting('server_version_num')::integer >= 170000 then
+    elsif tokens[1] & 524288 = 0 and {finds_ids} then
         return query select d from pgq._discard(ids, tokens) d;
         get diagnostics v_count = row_count;
     elsif {few} then
