@@ -52,7 +52,6 @@ create function pgq._peek(
 returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
-{nested_loops}
 as $$
 declare
     v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;

@@ -39,8 +39,6 @@ create function pgq._claim_due(
 returns setof @extschema@.pgq_job
 language plpgsql
 set search_path = pg_catalog, pg_temp
-{nested_loops}
-set enable_sort = off
 as $$
 declare
     v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max;
@@ -50,7 +48,7 @@ declare
     v_expiry constant timestamptz := p_now + p_lease_ms * interval '1 millisecond';
     v_place constant bigint := (p_place & ~7::bigint) | p_slots[1];
     v_until bigint := pgq._peek(p_ring, p_lane, 0, 9223372036854775807, p_now, p_max, false);
-    v_count integer; v_is_all boolean;
+    v_count integer; v_is_left boolean;
 begin
     if p_slots[2] is not null then
         v_until := least(v_until, {first_of_second});
@@ -77,14 +75,16 @@ begin
                ) f
          {leased};
         get diagnostics v_count = row_count;
-        v_is_all := v_count = p_batch
-            or (v_until is null and (select count(*) + v_count < 100 from ({due_window}) w));
+        if v_count < p_batch then
+            v_is_left := v_until is not null
+                or (select count(*) + v_count >= 100 from ({due_window}) w);
+        end if;
     --@ end
     end case;
     if {raise_floor} then
         perform pgq._raise_floor(p_slots[1], p_lane);
     end if;
-    if not v_is_all then
+    if v_is_left then
         return query
         select g.* from pgq._grab(p_queue, p_batch - v_count, p_lease_ms, p_worker, false) g;
     end if;

@@ -18,10 +18,10 @@ cardinality(ids) <= 100 and {finds_ids}
 -- ids.
 --@ define together
 {alike}
-               and not exists (
+               and (pg_sequence_last_value('pgq.awaited') is null or not exists (
                    select from pgq.job_{slot} a
                     where a.lane = (tokens[1] >> 3) & 65535 and a.id = any (ids) and a.is_awaited
-               )
+               ))
 --@ end
 
 create function pgq._discard(ids bigint[], tokens bigint[])
@@ -56,7 +56,6 @@ create function pgq._complete_heads(ids bigint[], tokens bigint[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-{nested_loops}
 as $$
 declare
     v_lane constant bigint := (tokens[1] >> 3) & 65535;

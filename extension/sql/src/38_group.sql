@@ -125,26 +125,26 @@ comment on function pgq._idle_groups(pgq.target, bigint[]) is
 'It says where a new one is put, not what becomes of it: in a group that is busy elsewhere one job '
 'is moved at its commit, and is seen then';
 
-create function pgq._queue_event(
-    p_noted smallint default null, p_lane integer default null, p_group_ids bigint[] default null,
-    p_places bigint[] default null
-)
+-- Each is truncated in the ten seconds in which the other one is written.
+--@ define first_table
+(extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0)
+--@ end
+
+create function pgq._queue_event()
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0 then
-        insert into pgq.group_event_0 (noted, lane, group_ids, places)
-        values (p_noted, p_lane, p_group_ids, p_places);
+    if {first_table} then
+        insert into pgq.group_event_0 default values;
     else
-        insert into pgq.group_event_1 (noted, lane, group_ids, places)
-        values (p_noted, p_lane, p_group_ids, p_places);
+        insert into pgq.group_event_1 default values;
     end if;
 end
 $$;
-comment on function pgq._queue_event(smallint, integer, bigint[], bigint[]) is
-'queues pgq._at_group_commit for the commit of this transaction, with what pgq._note_alike says';
+comment on function pgq._queue_event() is
+'queues pgq._at_group_commit for the commit of this transaction';
 
 create function pgq._note_groups(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
@@ -193,7 +193,13 @@ begin
         return;
     end if;
     v_noted := set_config('pgq.groups', {first_note}, true);
-    perform pgq._queue_event(p_noted, p_lane, p_group_ids, p_places);
+    if {first_table} then
+        insert into pgq.group_event_0 (noted, lane, group_ids, places)
+        values (p_noted, p_lane, p_group_ids, p_places);
+    else
+        insert into pgq.group_event_1 (noted, lane, group_ids, places)
+        values (p_noted, p_lane, p_group_ids, p_places);
+    end if;
 end
 $$;
 comment on function pgq._note_alike(smallint, integer, bigint[], bigint[]) is

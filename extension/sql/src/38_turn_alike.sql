@@ -28,7 +28,6 @@ create function pgq._follow_in(
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-{nested_loops}
 as $$
 declare
     v_now constant timestamptz := pgq._now();

@@ -97,7 +97,9 @@ $$;
 comment on function pgq._noted_groups(text) is 'what pgq._note_groups has noted';
 
 --@ define may_turn
-(pgq._read_committed() and not pgq._is_preparing() and pg_trigger_depth() = 1
+(current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+        and (current_setting('max_prepared_transactions') = '0' or not pgq._is_preparing())
+        and pg_trigger_depth() = 1
         and current_setting('pgq.grouped', true) is distinct from v_xid)
 --@ end
 

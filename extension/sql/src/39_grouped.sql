@@ -2,17 +2,18 @@
  * Enqueue with group keys and nothing else.
  */
 
-create function pgq._enqueue_behind(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
+create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-{nested_loops}
 as $$
 declare
     v_group_ids bigint[];
     v_ids bigint[];
     v_is_simple boolean;
 begin
+    -- Where most of the jobs are of groups in which there are some already, as far as the parked
+    -- slot tells that is written: all wait, and the commit finds those that need not.
     case p_at.parked
     --@ each parked
     when {slot} then
@@ -41,30 +42,11 @@ begin
         end if;
     --@ end
     end case;
-    if v_ids is null then
-        return null;
-    end if;
-    perform pgq._note_alike(-2::smallint, p_at.lane, v_group_ids, v_ids);
-    if p_at.is_awaited then
-        perform pgq._wake_lane(p_at.lane);
-    end if;
-    return v_ids;
-end
-$$;
-comment on function pgq._enqueue_behind(pgq.target, jsonb[], text[]) is
-'pgq._enqueue_grouped where most of the jobs are of groups in which there are some already, as far '
-'as the parked slot tells that is written: all wait, and the commit finds those that need not; '
-'null: it has done nothing';
-
-create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
-returns bigint[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_ids bigint[] := pgq._enqueue_behind(p_at, p_payloads, p_group_keys);
-begin
     if v_ids is not null then
+        perform pgq._note_alike(-2::smallint, p_at.lane, v_group_ids, v_ids);
+        if p_at.is_awaited then
+            perform pgq._wake_lane(p_at.lane);
+        end if;
         return v_ids;
     end if;
     v_ids := pgq._draw_ids(p_at, cardinality(p_payloads), true);
