@@ -210,14 +210,22 @@ async def test_a_job_is_added_to_wait_for_one_that_is_about_to_end(
         await assert_no_traces(c)
 
 
-@pytest.mark.parametrize("number", [2, 101])
+@pytest.mark.parametrize(("number", "was_dead"), [(2, False), (101, False), (2, True)])
 async def test_jobs_that_others_wait_for_are_completed_in_the_order_of_their_ids(
-    a: Connection, b: Connection, c: Connection, number: int
+    a: Connection, b: Connection, c: Connection, number: int, was_dead: bool
 ) -> None:
     await keep_completed(c, "0")
     ids = await enqueue(c, number)
-    waiters = [await put(c, ids[:1])]
+    if was_dead:
+        assert await claimed(c) == ids
+        for job_id in ids:
+            await end(c, job_id, "fail")
+    waiters = [await put(c, ids[:1], "wait")]
+    if was_dead:
+        for job_id in ids:
+            await c.execute("select pgq_retry($1)", job_id)
     receipts = await dequeue(c, number)
+    assert [receipt[0] for receipt in receipts] == ids
     await a.execute("begin")
     waiters.append(await put(a, ids[:1]))
     async with started(complete(b, receipts)) as completing:

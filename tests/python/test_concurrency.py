@@ -405,6 +405,26 @@ async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floo
             await until(expired_came, 4)
 
 
+async def test_a_look_into_an_empty_slot_counts_under_serializable(
+    a: Connection, b: Connection
+) -> None:
+    for queue in ("left", "right"):
+        await a.execute("select pgq_create_queue($1)", queue)
+        await a.execute("select pgq_enqueue('1', $1)", queue)
+        failing = "select pgq_fail(id, token, retryable => false) from pgq_dequeue(queue => $1)"
+        assert await a.fetchval(failing, queue) == "dead"
+    assert await a.fetchval("select pg_relation_size('pgq.job_4')") == 0
+    for session, queue in ((a, "left"), (b, "right")):
+        await session.execute("begin isolation level serializable")
+        assert await session.fetch("select from pgq_dequeue(queue => $1)", queue) == []
+    for session, queue in ((a, "right"), (b, "left")):
+        retrying = "select pgq_retry(id) from pgq_jobs where queue = $1 and state = 'dead'"
+        assert await session.fetchval(retrying, queue)
+    await a.execute("commit")
+    with pytest.raises(asyncpg.SerializationError):
+        await b.execute("commit")
+
+
 async def test_parked_jobs_of_the_thousand_that_fell_due_first_come_in_id_order(
     a: Connection,
 ) -> None:

@@ -2,7 +2,7 @@
  * Claim positions: they make claims cheap, and hide nothing.
  */
 begin;
-select plan(30);
+select plan(33);
 \ir support/clock.psql
 
 create function pg_temp.floor() returns bigint language sql as $$
@@ -196,6 +196,21 @@ select pgq_dequeue() \g /dev/null
 select cmp_ok(
     (select r.last_value from pgq.next_tick r), '<=', pgq._ms(pgq._now() + '1 s'),
     'maintenance does not wait for the clock to catch up');
+
+-- A short lease, and a call that comes a moment before it expires.
+select pgq_create_queue('short') \g /dev/null
+select pg_temp.now_is('2040-02-01 00:00:00.0003+00') \g /dev/null
+select pg_temp.wait('0'), setval('pgq.next_tick', 1), pg_temp.add('short', 'short') \g /dev/null
+select is(pg_temp.take(1, 'short', '50 ms'), '{short}', 'a lease of 50 ms');
+do $$ begin
+    for v_time in 1..3 loop
+        perform pg_temp.settle(), pg_temp.raise_floors();
+    end loop;
+end $$;
+select pg_temp.wait('49.3 ms') \g /dev/null
+select is(pg_temp.take(1, 'short', '50 ms'), '{}', 'has not expired');
+select pg_temp.wait('6 ms') \g /dev/null
+select is(pg_temp.take(1, 'short', '50 ms'), '{short}', 'is found when it has');
 
 -- Floors go with their slot.
 select pgq_drop_queue(q.name, true) from pgq.queue q \g /dev/null

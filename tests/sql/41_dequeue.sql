@@ -2,7 +2,7 @@
  * pgq_dequeue: order, batches, what it returns, what it passes by.
  */
 begin;
-select plan(55);
+select plan(56);
 \ir support/clock.psql
 
 select is(pg_temp.take(5), '{}', 'an empty queue gives nothing');
@@ -173,6 +173,36 @@ select throws_ok(
     $$ select pgq_dequeue(1, '1 s', '{default,nowhere}'::text[]) $$, '42704', null,
     'an unknown queue is refused even if the others could fill the batch');
 select is(pg_temp.take(), '{untouched}', 'and nothing has been claimed then');
+
+-- A job that comes back while a batch is being claimed: a claim from a parked slot now and then
+-- raises the position there, and here brings it back.
+select pgq_create_queue('back') \g /dev/null
+select pg_temp.add('back', 'back') as back, pg_temp.add('one', 'back') \gset
+select pg_temp.take(2, 'back') \g /dev/null
+select pgq_fail(j.id, j.token, retry_in => case j.id when :back then '1 day' else '0' end::interval)
+  from pgq.job j where j.payload in ('"back"', '"one"') \g /dev/null
+select pg_temp.add('two', 'back'), pg_temp.add('three', 'back') \g /dev/null
+create or replace function pgq._raise_floor(p_slot smallint, p_lane integer)
+returns void language plpgsql as $$
+begin
+    update pgq.job j set run_at = null, due = pgq._us(pgq._now()) where j.payload = '"back"';
+end
+$$;
+-- The next random number is below a thirty-second.
+do $$
+declare
+    v_n integer := 0;
+begin
+    loop
+        perform setseed(v_n / 1000.0);
+        exit when random() < 0.03;
+        v_n := v_n + 1;
+    end loop;
+    perform setseed(v_n / 1000.0);
+end
+$$;
+select is(
+    pg_temp.take(3, 'back'), '{one,two,three}', 'does not follow those that have been returned');
 
 select * from finish();
 rollback;

@@ -34,4 +34,4 @@ comment on sequence pgq.admission is 'how often pgq._admit has lowered a claim p
 comment on sequence pgq.admission_seen is
 'those of pgq.admission whose jobs have been found: see pgq._find_admitted';
 comment on sequence pgq.awaited is
-'not null: a job may be marked by pgq._mark_awaited. Set before the first one is, and never reset';
+'not null: a job may be marked (is_awaited). Set before the first one is, and never reset';

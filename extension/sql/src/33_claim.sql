@@ -47,6 +47,8 @@ begin
         );
         perform setval('pgq.home', pgq._home());
         perform setval('pgq.next_tick', 1);
+        -- Those of a dump from before there was this register may be marked.
+        perform setval('pgq.awaited', 1) where exists (select from pgq.dependency);
     end if;
     -- Gives back the lock: the transaction may stay open, and the sequences show it at once.
     raise exception using errcode = 'PQ000';
@@ -101,7 +103,9 @@ begin
         perform pgq._skip_lost_tokens();
     end if;
     if pgq._read_committed() then
-        perform setval('pgq.next_tick', v_now + least(p_lease_ms, 500));
+        -- A little later than a lease that is granted now expires: what has not is looked for at the
+        -- tick after that.
+        perform setval('pgq.next_tick', v_now + least(p_lease_ms + 5, 500));
         -- Not after a minute without any, nor before it is due: it failed, or the clock was reset.
         if p_may_put_off and v_now - v_next between 0 and 60000
             and coalesce(pg_sequence_last_value('pgq.put_off'), 1) = 1

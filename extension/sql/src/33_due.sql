@@ -77,16 +77,22 @@ begin
         get diagnostics v_count = row_count;
         if v_count < p_batch then
             v_is_left := v_until is not null
-                or (select count(*) + v_count >= 100 from ({due_window}) w);
+                or (v_count = 0 and (select count(*) >= 100 from ({due_window}) w));
         end if;
     --@ end
     end case;
     if {raise_floor} then
         perform pgq._raise_floor(p_slots[1], p_lane);
     end if;
-    if v_is_left then
+    -- As in pgq_dequeue: what has come back since must not follow those that have been returned.
+    if v_is_left and v_count > 0 then
         return query
-        select g.* from pgq._grab(p_queue, p_batch - v_count, p_lease_ms, p_worker, false) g;
+        select g.* from pgq._grab(
+                   p_queue, p_batch - v_count, p_lease_ms, p_worker, false, v_until - 1,
+                   p_priority => p_priority
+               ) g;
+    elsif v_is_left then
+        return query select g.* from pgq._grab(p_queue, p_batch, p_lease_ms, p_worker, false) g;
     end if;
 end
 $$;

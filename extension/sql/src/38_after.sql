@@ -51,7 +51,6 @@ set search_path = pg_catalog, pg_temp
 {index_scans}
 as $$
 begin
-    perform setval('pgq.awaited', 1) where pg_sequence_last_value('pgq.awaited') is null;
     case p_slot
     --@ each slot
     when {slot} then
@@ -174,6 +173,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform setval('pgq.awaited', 1)
+      where p_after <> '{}' and pg_sequence_last_value('pgq.awaited') is null;
     if coalesce(cardinality(p_after), 0) < 2 then
         select a.open, a.is_hopeless into open, is_hopeless from pgq._lock_awaited(p_after) a;
         return;

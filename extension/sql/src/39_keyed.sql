@@ -70,6 +70,8 @@ create function pgq._add_keyed(
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = on
+set enable_mergejoin = on
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -209,6 +211,8 @@ returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_hashjoin = on
+set enable_mergejoin = on
 as $$
 declare
     v_queue_id constant integer := (select q.id from pgq.queue q where q.name = p_queue);

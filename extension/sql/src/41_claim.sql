@@ -40,9 +40,10 @@
 --@ end
 
 -- With the order, and without sorts, only one index will do. Mostly the slot has no pages: that
--- spares this look, and none is missed whose transaction had committed.
+-- spares this look, and none is missed whose transaction had committed. It is not spared in ticks,
+-- which all claims under SERIALIZABLE do: they must be seen to have read the slot.
 --@ define parked
-if pg_relation_size('pgq.job_{slot}', 'main') > 0 then
+if v_tick or pg_relation_size('pgq.job_{slot}', 'main') > 0 then
                 perform i.id from pgq.job_{slot} i where {due} order by i.due limit 1;
                 if found then
                     v_dues := v_dues || v_slot;

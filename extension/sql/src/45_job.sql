@@ -48,6 +48,8 @@ begin
          where l.queue_id = v_queue_id and l.priority = v_dead.priority
          order by l.id
          limit 1;
+        perform setval('pgq.awaited', 1)
+          where v_job.is_awaited and pg_sequence_last_value('pgq.awaited') is null;
         if v_job.group_id is null then
             perform pgq._park(v_job, pgq._now());
         else
