@@ -31,6 +31,16 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
         )
 --@ end
 
+-- As in pgq_dequeue: what has come back since must not follow those that have been returned.
+--@ define remainder
+select g.*
+          from pgq._grab(
+                   p_queue, p_batch - v_count, p_lease_ms, p_worker, false,
+                   case when v_count > 0 then v_until - 1 else 0 end,
+                   p_priority => case when v_count > 0 then p_priority end
+               ) g
+--@ end
+
 create function pgq._claim_due(
     p_slots smallint[], p_ring smallint, p_lane integer, p_place bigint, p_queue text,
     p_priority integer, p_serial boolean, p_max integer, p_batch integer, p_now timestamptz,
@@ -84,15 +94,8 @@ begin
     if {raise_floor} then
         perform pgq._raise_floor(p_slots[1], p_lane);
     end if;
-    -- As in pgq_dequeue: what has come back since must not follow those that have been returned.
-    if v_is_left and v_count > 0 then
-        return query
-        select g.* from pgq._grab(
-                   p_queue, p_batch - v_count, p_lease_ms, p_worker, false, v_until - 1,
-                   p_priority => p_priority
-               ) g;
-    elsif v_is_left then
-        return query select g.* from pgq._grab(p_queue, p_batch, p_lease_ms, p_worker, false) g;
+    if v_is_left then
+        return query {remainder};
     end if;
 end
 $$;
