@@ -103,8 +103,8 @@ begin
         perform pgq._skip_lost_tokens();
     end if;
     if pgq._read_committed() then
-        -- A little later than a lease that is granted now expires: what has not is looked for at the
-        -- tick after that.
+        -- A little later than a lease that is granted now expires: or it is found at the tick after
+        -- that.
         perform setval('pgq.next_tick', v_now + least(p_lease_ms + 5, 500));
         -- Not after a minute without any, nor before it is due: it failed, or the clock was reset.
         if p_may_put_off and v_now - v_next between 0 and 60000

@@ -8,9 +8,9 @@
 
 -- Of two lanes either will do. Leaves the slot null where it is not the ordinary case.
 --@ define where
-select l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)],
-               l.awaited_until > pgq._now(), l.queue_id
-          into v_lane, v_slot, v_parked, v_is_awaited, v_queue_id
+select l.id, r.live[cardinality(r.live)], r.parked, l.awaited_until > pgq._now(),
+               l.queue_id
+          into v_lane, v_slot, v_parkeds, v_is_awaited, v_queue_id
           from pgq.lane l,
                lateral (select o.live, o.parked from pgq.ring o order by o.gen desc limit 1) r
          where l.queue = v_queue and l.priority = v_priority
@@ -23,7 +23,7 @@ select l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)],
 
 --@ define target
 row(
-            v_queue_id, v_lane, v_slot, v_parked, null, false, v_is_awaited
+            v_queue_id, v_lane, v_slot, v_parkeds[cardinality(v_parkeds)], null, false, v_is_awaited
         )::pgq.target
 --@ end
 
@@ -61,7 +61,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue alias for queue; v_priority alias for priority; v_queue_id integer;
-    v_id bigint; v_lane integer; v_slot smallint; v_parked smallint; v_is_awaited boolean;
+    v_id bigint; v_lane integer; v_slot smallint; v_parkeds smallint[]; v_is_awaited boolean;
 begin
     {check_restricted};
     -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
@@ -144,8 +144,9 @@ set search_path = pg_catalog, pg_temp
 {index_scans}
 as $$
 declare
-    v_queue alias for queue; v_queue_id integer; v_lane integer; v_slot smallint; v_parked smallint;
-    v_priority alias for priority; v_now constant timestamptz := pgq._now(); v_is_awaited boolean;
+    v_queue alias for queue; v_queue_id integer; v_lane integer; v_slot smallint;
+    v_priority alias for priority; v_now constant timestamptz := pgq._now();
+    v_parkeds smallint[]; v_is_awaited boolean;
 begin
     {check_restricted};
     if (array_ndims(payloads) = 1 and array_position(payloads, null) is null) is not true then
