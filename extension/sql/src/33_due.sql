@@ -31,12 +31,13 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
         )
 --@ end
 
--- As in pgq_dequeue: what has come back since must not follow those that have been returned.
+-- As in pgq_dequeue: what has come back since must not follow those that have been returned. But
+-- behind a hundred that fell due first there may be others, with any ids.
 --@ define remainder
 select g.*
           from pgq._grab(
                    p_queue, p_batch - v_count, p_lease_ms, p_worker, false,
-                   case when v_count > 0 then v_until - 1 else 0 end,
+                   case when v_count > 0 and v_until is not null then v_until - 1 else 0 end,
                    p_priority => case when v_count > 0 then p_priority end
                ) g
 --@ end
@@ -87,7 +88,7 @@ begin
         get diagnostics v_count = row_count;
         if v_count < p_batch then
             v_is_left := v_until is not null
-                or (v_count = 0 and (select count(*) >= 100 from ({due_window}) w));
+                or (select count(*) + v_count >= 100 from ({due_window}) w);
         end if;
     --@ end
     end case;
