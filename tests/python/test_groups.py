@@ -190,11 +190,12 @@ async def test_who_ends_a_head_waits_for_those_who_are_just_committing_to_its_gr
     await b.execute("insert into held values (1)")
     # With a higher id, and waiting, so that it could follow the first one.
     followers = [await put(a) for _ in range(others)]
-    async with started(b.execute("commit")) as commit, started(finish(a, first)) as end:
+    async with started(b.execute("commit")) as commit:
         await waiting(c, b, commit)
-        await waiting(c, a, end)
-        await c.execute("select pg_advisory_unlock(1)")
-        await within(asyncio.gather(commit, end))
+        async with started(finish(a, first)) as end:
+            await waiting(c, a, end)
+            await c.execute("select pg_advisory_unlock(1)")
+            await within(asyncio.gather(commit, end))
     for job_id in (second, *followers):
         assert await claimed(c) == [job_id]
         await finish(c, job_id)
