@@ -1,6 +1,6 @@
 /*
  * The claim from a parked slot where a queue has one priority: the ordinary case of groups, of
- * which all heads but the first ones are parked.
+ * which all heads but the first ones are parked. A part of pgq_dequeue.
  */
 
 --@ define leased
@@ -10,65 +10,44 @@ where j.ctid = f.ctid
                    j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
                    j.lease_expires_at, j.last_error, false, j.checkpoint
 --@ end
+-- How many of those that fell due first are looked at: others may just be claiming some of them.
+--@ define due_limit
+least(100, greatest(40, 4 * batch))
+--@ end
 --@ define due_window
 select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
-                where {due} order by i.due limit 100
+                        where {due} order by i.due limit v_limit
 --@ end
 -- A window "w" that does not show all that is due will do if each of its jobs is of another group.
 --@ define will_do
-((p_serial and not exists (select from w where w.group_id is null))
-                   or (select count(*) < 100 from w))
+((v_serial and not exists (select from w where w.group_id is null))
+                                           or (select count(*) < v_limit from w))
 --@ end
--- The same for the other slot: the lowest id in its window, null if nothing is due there; 0: a
--- hundred do not tell.
+-- The same for the other slot: the lowest id in its window, null if nothing is due there; 0: its
+-- window does not tell.
 --@ define first_of_second
 (
-            select case when (p_serial and w.grouped) or coalesce(cardinality(w.ids), 0) < 100
+            select case when (v_serial and w.grouped)
+                            or coalesce(cardinality(w.ids), 0) < {due_limit}
                         then w.ids[1] else 0 end
               from pgq._window(
-                       p_slots[2], p_lane, 0, 9223372036854775807, 100, p_now, p_max, false
+                       v_dues[2], v_lane, 0, 9223372036854775807, {due_limit}, v_now, v_max, false
                    ) w
         )
 --@ end
 
--- As in pgq_dequeue: what has come back since must not follow those that have been returned. But
--- behind a hundred that fell due first there may be others, with any ids.
---@ define remainder
-select g.*
-          from pgq._grab(
-                   p_queue, p_batch - v_count, p_lease_ms, p_worker, false,
-                   case when v_count > 0 and v_until is not null then v_until - 1 else 0 end,
-                   p_priority => case when v_count > 0 then p_priority end
-               ) g
+-- In v_dues, of which the oldest is the first, some are due: up to the lowest id elsewhere.
+--@ define from_due
+v_limit := {due_limit};
+        v_until := pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false);
+        if v_dues[2] is not null then
+            v_until := least(v_until, {first_of_second});
+        end if;
+        v_first := v_dues[1];
+        v_place := (v_place & ~7::bigint) | v_first
 --@ end
-
-create function pgq._claim_due(
-    p_slots smallint[], p_ring smallint, p_lane integer, p_place bigint, p_queue text,
-    p_priority integer, p_serial boolean, p_max integer, p_batch integer, p_now timestamptz,
-    p_lease_ms integer, p_worker text
-)
-returns setof @extschema@.pgq_job
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max;
-    v_queue alias for p_queue; v_priority alias for p_priority; v_lease_ms alias for p_lease_ms;
-    v_worker alias for p_worker; v_tick constant boolean := false;
-    v_us constant bigint := (extract(epoch from p_now) * 1000000)::bigint;
-    v_expiry constant timestamptz := p_now + p_lease_ms * interval '1 millisecond';
-    v_place constant bigint := (p_place & ~7::bigint) | p_slots[1];
-    v_until bigint := pgq._peek(p_ring, p_lane, 0, 9223372036854775807, p_now, p_max, false);
-    v_count integer; v_is_left boolean;
-begin
-    if p_slots[2] is not null then
-        v_until := least(v_until, {first_of_second});
-    end if;
-    case p_slots[1]
-    --@ each parked
-    when {slot} then
-        return query
-        with w as materialized ({due_window})
+--@ define claim_due
+with w as materialized ({due_window})
         {lease}
           from (
                    select l.ctid
@@ -82,30 +61,14 @@ begin
                                  and i.wait is null and (i.run_at is null or i.run_at <= v_now)
                                  and {claimable}
                                  for update skip locked
-                          ) l limit p_batch
+                          ) l limit batch
                ) f
-         {leased};
-        get diagnostics v_count = row_count;
-        if v_count < p_batch then
-            v_is_left := v_until is not null
-                or (select count(*) + v_count >= 100 from ({due_window}) w);
-        end if;
-    --@ end
-    end case;
-    if {raise_floor} then
-        perform pgq._raise_floor(p_slots[1], p_lane);
-    end if;
-    if v_is_left then
-        return query {remainder};
-    end if;
-end
-$$;
-comment on function
-    pgq._claim_due(
-        smallint[], smallint, integer, bigint, text, integer, boolean, integer, integer,
-        timestamptz, integer, text
-    ) is
-'leases up to p_batch jobs of a queue that has one lane; in p_slots, of which the oldest is the '
-'first, some are due. Takes those of the first one that have lower ids than all elsewhere; the '
-'rest is left to pgq._grab. p_place: as in tokens, but for the slot; p_serial: no group has more '
-'than one head';
+         {leased}
+--@ end
+-- There may be more: elsewhere, or behind what was looked at, with any ids.
+--@ define more_due
+if v_count < batch then
+            v_more := v_until is not null
+                or (select count(*) + v_count >= v_limit from ({due_window}) w);
+        end if
+--@ end

@@ -224,7 +224,9 @@ begin
       from (select j.group_id, min(j.id) as id, min(j.lane) as lane,
                    bool_or(j.is_awaited or j.wait is not null) as awaited
               from unnest(p_jobs) j group by j.group_id) g;
-    if v_groups is not null then
+    if p_completed and v_lanes[1] = all (v_lanes) then
+        perform pgq._note_alike(-3::smallint, v_lanes[1], v_groups, v_places);
+    elsif v_groups is not null then
         perform pgq._note_groups(v_groups, v_places, v_slots, v_lanes);
     end if;
     if v_awaited then

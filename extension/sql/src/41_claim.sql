@@ -5,7 +5,7 @@
 /*
  * The ordinary case in three statements: the queue has one priority, nothing is parked that could
  * be claimed now, and all jobs are in the oldest slot of the ring that is not spent, up to the
- * first id of the next. pgq._claim_due does another one, pgq._grab the rest.
+ * first id of the next. 33_due.sql has another one, pgq._grab does the rest.
  */
 
 -- False if pgq._wants_tick needs not even be asked: the next tick is within half a second, after
@@ -70,25 +70,14 @@ if pg_sequence_last_value('pgq.put_off') > 1
         end if
 --@ end
 
---@ define elsewhere
-if v_dues is not null and not (v_tick or v_more) and batch <= 100 then
-            return query
-            select d.*
-              from pgq._claim_due(
-                       v_dues, v_first, v_lane, v_place, queue, v_priority, v_serial, v_max, batch,
-                       v_now, v_lease_ms, worker
-                   ) d;
-        else
-            return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
-        end if;
-        get diagnostics v_count = row_count;
-        {catch_up}
---@ end
-
 -- Jobs that have come back since must not follow those that have been returned already.
 --@ define rest
 if v_count < batch or pg_sequence_last_value('pgq.put_off') > 1 then
         if v_count < batch and v_more then
+            -- What may have come back to the parked slot must not follow what was returned.
+            if v_dues is not null and (v_count = 0 or v_until is null) then
+                v_until := 1;
+            end if;
             return query
             select g.* from pgq._grab(
                        queue, batch - v_count, v_lease_ms, worker, v_tick, v_until - 1,
@@ -125,6 +114,7 @@ declare
     v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[]; v_dues smallint[];
     v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_count integer; v_rest integer; v_after constant bigint := bigint '0'; v_until bigint;
+    v_limit integer;
 begin
     if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
         v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
@@ -146,16 +136,27 @@ begin
         --@ end
         end case;
     end loop;
-    if v_dues is not null or v_simple is not true then
-        {elsewhere};
+    if v_simple is not true or (v_dues is not null and (v_tick or v_more or batch > 100)) then
+        return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+        get diagnostics v_count = row_count;
+        {catch_up};
         return;
+    elsif v_dues is not null then
+        {from_due};
     end if;
     case v_first
     --@ each ring
-    when {slot} then return query {claim};
+    when {slot} then
+        return query {claim};
+        get diagnostics v_count = row_count;
+    --@ end
+    --@ each parked
+    when {slot} then
+        return query {claim_due};
+        get diagnostics v_count = row_count;
+        {more_due};
     --@ end
     end case;
-    get diagnostics v_count = row_count;
     if {raise_floor} then
         perform pgq._raise_floor(v_first, v_lane);
     end if;
