@@ -1,8 +1,9 @@
 /*
  * The ordinary cases of what is decided at COMMIT (see 38_group.sql), where the same has happened
  * in all groups that a transaction has changed. Either jobs were added that wait: nothing is to be
- * done where another one waits before them. Or the only head has completed: the next one follows,
- * and heads need not be counted, as the note tells, which came with the event.
+ * done where another one waits before them, or where there is a head and can be only one. Or the
+ * only head has completed: the next one follows, and heads need not be counted, as the note tells,
+ * which came with the event.
  */
 
 -- The one that is next of a group "g", if it waits in this slot.
@@ -112,6 +113,44 @@ comment on function pgq._followed(bigint[], bigint[]) is
               from unnest(p_group_ids, p_places) u (id, place) group by u.id)
 --@ end
 
+-- Of p_lane. A head that another lane has below it is overlooked, which does no harm here.
+--@ define base_here
+coalesce((
+                                  select f.base from pgq.floor_{slot} f
+                                   where f.lane = p_lane order by f.n desc limit 1
+                              ), 0)
+--@ end
+
+create function pgq._headless(p_lane integer, p_group_ids bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+begin
+    return array(
+        select g
+          from unnest(p_group_ids) g,
+               (select q.is_serial and not exists (select from pgq.group_hint) as is_serial
+                  from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane) q
+         where (q.is_serial and (
+                   --@ each parked
+                   (
+                       select j.id from pgq.job_{slot} j
+                        where j.group_id = g and j.wait is null and j.due > {base_here}
+                          and {has_pages}
+                        order by j.due desc limit 1
+                   ) is not null or
+                   --@ end
+                   false
+               )) is not true
+    );
+end
+$$;
+comment on function pgq._headless(integer, bigint[]) is
+'those of these groups that may have no head, or not as many as they can have: if a queue has but '
+'one head per group, all but those of which the head is in a parked slot';
+
 create function pgq._turn_alike(
     p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]
 )
@@ -141,6 +180,9 @@ begin
                    ) is null
                    --@ end
         );
+        if v_left <> '{}' then
+            v_left := pgq._headless(p_lane, v_left);
+        end if;
     else
         select r.parked || r.parked_closing into v_slots
           from pgq.lane l join pgq.queue q on q.id = l.queue_id,
