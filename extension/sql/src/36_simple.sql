@@ -52,6 +52,14 @@ comment on function pgq._discard(bigint[], bigint[]) is
 'deletes the jobs of many receipts if these are of one lane of a slot and no other job waits for '
 'one of them, and returns the ids';
 
+-- Of a queue that is not serial some may be of one group.
+--@ define is_plain
+(
+                   select q.keep_completed = '0' and q.dedupe_for = '0' and q.is_serial
+                     from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_lane
+               )
+--@ end
+
 create function pgq._complete_heads(ids bigint[], tokens bigint[])
 returns bigint[]
 language plpgsql
@@ -62,13 +70,6 @@ declare
     v_ids bigint[] := array[]::bigint[];
     v_groups bigint[];
 begin
-    -- Else some may be of one group.
-    if not exists (
-        select from pgq.lane l join pgq.queue q on q.id = l.queue_id
-         where l.id = v_lane and q.keep_completed = '0' and q.dedupe_for = '0' and q.is_serial
-    ) then
-        return v_ids;
-    end if;
     case tokens[1] & 7
     --@ each slot
     when {slot} then
@@ -77,7 +78,7 @@ begin
              where j.lane = v_lane and j.id = any (ids)
                and j.token = tokens[array_position(ids, j.id)] and j.group_id is not null
                and j.is_awaited is null
-               and {together}
+               and {together} and {is_plain}
             returning j.id, j.group_id
         )
         select coalesce(array_agg(d.id), v_ids), array_agg(d.group_id)

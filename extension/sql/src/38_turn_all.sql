@@ -167,7 +167,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_xid constant text := pg_current_xact_id()::text;
+    v_xid text;
 begin
     -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
     if not new.last then
@@ -177,7 +177,10 @@ begin
         else
             insert into pgq.group_event_1 select new.*;
         end if;
-    elsif current_setting('pgq.groups', true) = {first_note}
+        return null;
+    end if;
+    v_xid := pg_current_xact_id()::text;
+    if current_setting('pgq.groups', true) = {first_note}
         and coalesce(current_setting('pgq.waiters', true), '') = ''
         and new.noted is not null and {may_turn}
     then
