@@ -13,6 +13,7 @@ create sequence pgq.home;
 create sequence pgq.admission;
 create sequence pgq.admission_seen;
 create sequence pgq.awaited;
+create sequence pgq.crowded;
 comment on sequence pgq.next_tick is
 'from when (ms since 1970) maintenance is due; a hint. Since PostgreSQL 15 it is not logged, so '
 'that it is empty after a crash and on a promoted standby: see pgq._has_lost_tokens';
@@ -35,3 +36,5 @@ comment on sequence pgq.admission_seen is
 'those of pgq.admission whose jobs have been found: see pgq._find_admitted';
 comment on sequence pgq.awaited is
 'not null: a job may be marked (is_awaited). Set before the first one is, and never reset';
+comment on sequence pgq.crowded is
+'when (ms since 1970) others had locked so many parked jobs last that a claim found too few';

@@ -10,9 +10,11 @@ where j.ctid = f.ctid
                    j.worker, j.enqueued_at, coalesce(j.run_at, j.enqueued_at), j.claimed_at,
                    j.lease_expires_at, j.last_error, false, j.checkpoint
 --@ end
--- How many of those that fell due first are looked at: others may just be claiming some of them.
+-- How many of those that fell due first are looked at: others may just be claiming some of them,
+-- and more of them where that was too few within the last 20 milliseconds.
 --@ define due_limit
-least(100, greatest(40, 4 * batch))
+case when v_us / 1000 - pg_sequence_last_value('pgq.crowded') between 0 and 20 then 100
+                   else least(100, greatest(40, 4 * batch)) end
 --@ end
 --@ define due_window
 select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
@@ -27,11 +29,10 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
 -- window does not tell.
 --@ define first_of_second
 (
-            select case when (v_serial and w.grouped)
-                            or coalesce(cardinality(w.ids), 0) < {due_limit}
+            select case when (v_serial and w.grouped) or coalesce(cardinality(w.ids), 0) < v_limit
                         then w.ids[1] else 0 end
               from pgq._window(
-                       v_dues[2], v_lane, 0, 9223372036854775807, {due_limit}, v_now, v_max, false
+                       v_dues[2], v_lane, 0, 9223372036854775807, v_limit, v_now, v_max, false
                    ) w
         )
 --@ end
@@ -65,10 +66,13 @@ with w as materialized ({due_window})
                ) f
          {leased}
 --@ end
--- There may be more: elsewhere, or behind what was looked at, with any ids.
+-- There may be more behind what was looked at, with any ids, or elsewhere.
 --@ define more_due
 if v_count < batch then
-            v_more := v_until is not null
-                or (select count(*) + v_count >= v_limit from ({due_window}) w);
+            v_more := (select count(*) + v_count >= v_limit from ({due_window}) w);
+            if v_more then
+                perform setval('pgq.crowded', v_us / 1000);
+            end if;
+            v_more := v_more or v_until is not null;
         end if
 --@ end

@@ -136,12 +136,13 @@ begin
         --@ end
         end case;
     end loop;
-    if v_simple is not true or (v_dues is not null and (v_tick or v_more or batch > 100)) then
-        return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
-        get diagnostics v_count = row_count;
-        {catch_up};
-        return;
-    elsif v_dues is not null then
+    if v_dues is not null or v_simple is not true then
+        if v_dues is null or v_tick or v_more or batch > 100 then
+            return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+            get diagnostics v_count = row_count;
+            {catch_up};
+            return;
+        end if;
         {from_due};
     end if;
     case v_first
