@@ -14,6 +14,9 @@ create sequence pgq.admission;
 create sequence pgq.admission_seen;
 create sequence pgq.awaited;
 create sequence pgq.crowded;
+--@ each parked
+create sequence pgq.empty_{slot};
+--@ end
 comment on sequence pgq.next_tick is
 'from when (ms since 1970) maintenance is due; a hint. Since PostgreSQL 15 it is not logged, so '
 'that it is empty after a crash and on a promoted standby: see pgq._has_lost_tokens';
@@ -38,3 +41,8 @@ comment on sequence pgq.awaited is
 'not null: a job may be marked (is_awaited). Set before the first one is, and never reset';
 comment on sequence pgq.crowded is
 'when (ms since 1970) others had locked so many parked jobs last that a claim found too few';
+--@ each parked
+comment on sequence pgq.empty_{slot} is
+'not null: parked slot {slot} has no rows. Ticks set it, who writes the slot takes it back when it has '
+'locked it: see pgq._open_slot';
+--@ end

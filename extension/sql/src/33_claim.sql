@@ -47,6 +47,9 @@ begin
         );
         perform setval('pgq.home', pgq._home());
         perform setval('pgq.next_tick', 1);
+        --@ each parked
+        perform setval('pgq.empty_{slot}', 1, false);
+        --@ end
         -- Those of a dump from before there was this register may be marked.
         perform setval('pgq.awaited', 1) where exists (select from pgq.dependency);
     end if;

@@ -178,6 +178,13 @@ comment on function
 'p_exhausted: looks at the first 10000 live jobs of each lane, and takes only those that were to '
 'be cancelled, have no attempt left, or keep a permit of max_active';
 
+-- By whoever has locked the slot for writing, so that no tick says again that it is empty.
+--@ define not_empty
+if pg_sequence_last_value('pgq.empty_{slot}') is not null then
+                perform setval('pgq.empty_{slot}', 1, false);
+            end if
+--@ end
+
 create function pgq._open_slot(p_slot smallint)
 returns timestamptz
 language plpgsql
@@ -185,9 +192,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     case p_slot
-    --@ each slot
+    --@ each ring
     when {slot} then
         lock table pgq.job_{slot} in row exclusive mode;
+    --@ end
+    --@ each parked
+    when {slot} then
+        lock table pgq.job_{slot} in row exclusive mode;
+        {not_empty};
     --@ end
     end case;
     return pgq._now();

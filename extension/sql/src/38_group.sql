@@ -270,6 +270,7 @@ begin
     p_job.wait := p_job.id;
     p_job.due := null;
     p_job.lease_expires_at := null;
+    perform pgq._open_slot(p_job.slot);
     insert into pgq.job select p_job.*;
 end
 $$;

@@ -74,6 +74,7 @@ begin
                 returning j.id
             )
             select array_agg(a.id) into v_ids from added a;
+            {not_empty};
         end if;
     --@ end
     end case;

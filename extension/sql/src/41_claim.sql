@@ -39,11 +39,11 @@
      where q.name = pgq_dequeue.queue and ({is_owner} or pgq._may(q.id, 'consume'))
 --@ end
 
--- With the order, and without sorts, only one index will do. Mostly the slot has no pages: that
--- spares this look, and none is missed whose transaction had committed. It is not spared in ticks,
--- which all claims under SERIALIZABLE do: they must be seen to have read the slot.
+-- With the order, and without sorts, only one index will do. Mostly the slot is empty: that spares
+-- this look, and none is missed whose transaction had committed. It is not spared in ticks, which
+-- all claims under SERIALIZABLE do: they must be seen to have read the slot.
 --@ define parked
-if v_tick or pg_relation_size('pgq.job_{slot}', 'main') > 0 then
+if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
                 perform i.id from pgq.job_{slot} i where {due} order by i.due limit 1;
                 if found then
                     v_dues := v_dues || v_slot;
