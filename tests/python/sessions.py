@@ -130,6 +130,15 @@ async def stop_clock(connection: Connection, at: datetime | None = None) -> date
     return now
 
 
+async def no_ticks(connection: Connection, at: datetime | None = None) -> None:
+    """Stop the clock where no maintenance is due."""
+    await stop_clock(connection, at)
+    await connection.execute("""
+        select setval('pgq.next_tick', pgq._ms(pgq._now()) + 400),
+               setval('pgq.last_tick', pgq._ms(pgq._now()))
+    """)
+
+
 async def slot_of(connection: Connection, job_id: int) -> int | None:
     """Return the slot in which a job is."""
     slot: int | None = await connection.fetchval("select slot from pgq.job where id = $1", job_id)

@@ -17,6 +17,7 @@ from .sessions import (
     complete,
     dequeue,
     maintain,
+    no_ticks,
     raise_floors,
     sessions,
     started,
@@ -622,6 +623,26 @@ async def test_heads_are_looked_at_a_hundred_at_a_time_as_they_were_let_go(a: Co
     await finish_all(a, firsts[:50])
     assert await claimed(a, 10) == seconds[50:60]
     assert await claimed(a, 150) == seconds[:50] + seconds[60:]
+
+
+async def test_forty_heads_are_looked_at_and_a_hundred_after_others_had_locked_those(
+    a: Connection, b: Connection
+) -> None:
+    firsts, seconds = await lines(a, 150)
+    for job_id in reversed(firsts):
+        await finish(a, job_id)
+    now = await b.fetchval("select clock_timestamp()")
+    await no_ticks(a, now)
+    await b.execute("begin")
+    await b.execute("select from pgq.job where id = any ($1) for update", seconds[110:])
+    assert await claimed(a, 10) == seconds[50:60]
+    await b.execute("rollback")
+    await no_ticks(a, now + timedelta(milliseconds=20))
+    assert await claimed(a, 10) == seconds[40:50]
+    await no_ticks(a, now + timedelta(milliseconds=21))
+    assert await claimed(a, 10) == seconds[110:120]
+    await no_ticks(a, now - timedelta(milliseconds=1))
+    assert await claimed(a, 10) == seconds[100:110]
 
 
 async def test_of_one_group_the_lowest_ids_go_first_of_more_than_a_hundred(a: Connection) -> None:

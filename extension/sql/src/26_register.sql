@@ -43,6 +43,6 @@ comment on sequence pgq.crowded is
 'when (ms since 1970) others had locked so many parked jobs last that a claim found too few';
 --@ each parked
 comment on sequence pgq.empty_{slot} is
-'not null: parked slot {slot} has no rows. Ticks set it, who writes the slot takes it back when it has '
-'locked it: see pgq._open_slot';
+'not null: parked slot {slot} has no rows. Ticks set it, and whoever writes the slot takes it back '
+'when it is locked: see pgq._open_slot';
 --@ end

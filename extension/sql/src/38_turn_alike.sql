@@ -121,6 +121,32 @@ coalesce((
                               ), 0)
 --@ end
 
+create function pgq._first_to_wait(p_group_ids bigint[], p_places bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+begin
+    return array(
+        select g.id
+          from unnest(p_group_ids, p_places) g (id, place),
+               (select exists (select from pgq.group_hint) as are_left) h
+         where h.are_left
+            or true
+               --@ each parked
+               and (
+                   select j.id from pgq.job_{slot} j
+                    where j.group_id = g.id and j.wait < g.place and {has_pages}
+                    order by j.wait desc, j.id desc limit 1
+               ) is null
+               --@ end
+    );
+end
+$$;
+comment on function pgq._first_to_wait(bigint[], bigint[]) is
+'those of these groups in which no job waits before p_places, or of which somebody has left a hint';
+
 create function pgq._headless(p_lane integer, p_group_ids bigint[])
 returns bigint[]
 language plpgsql
@@ -166,20 +192,7 @@ begin
       where b.id = any (array(select {group_bucket} from unnest(p_group_ids) id))
       order by b.id for update;
     if p_noted = -2 then
-        v_left := array(
-            select g.id
-              from unnest(p_group_ids, p_places) g (id, place),
-                   (select exists (select from pgq.group_hint) as are_left) h
-             where h.are_left
-                or true
-                   --@ each parked
-                   and (
-                       select j.id from pgq.job_{slot} j
-                        where j.group_id = g.id and j.wait < g.place and {has_pages}
-                        order by j.wait desc, j.id desc limit 1
-                   ) is null
-                   --@ end
-        );
+        v_left := pgq._first_to_wait(p_group_ids, p_places);
         if v_left <> '{}' then
             v_left := pgq._headless(p_lane, v_left);
         end if;

@@ -92,6 +92,28 @@ if v_count < batch or pg_sequence_last_value('pgq.put_off') > 1 then
     end if
 --@ end
 
+--@ define elsewhere
+if v_dues is not null or v_simple is not true then
+        if v_dues is null or v_tick or v_more or batch > 100 then
+            return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
+            get diagnostics v_count = row_count;
+            {catch_up};
+            return;
+        end if;
+        {from_due};
+    end if
+--@ end
+-- In milliseconds.
+--@ define for_how_long
+if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
+        v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
+    else
+        perform pgq._check_batch('batch', batch);
+        perform pgq._check_not_null('timeout', timeout is null);
+        v_lease_ms := pgq._lease_ms(timeout);
+    end if
+--@ end
+
 create function @extschema@.pgq_dequeue(
     batch integer default 1,
     timeout interval default '30 seconds',
@@ -116,13 +138,7 @@ declare
     v_count integer; v_rest integer; v_after constant bigint := bigint '0'; v_until bigint;
     v_limit integer;
 begin
-    if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
-        v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
-    else
-        perform pgq._check_batch('batch', batch);
-        perform pgq._check_not_null('timeout', timeout is null);
-        v_lease_ms := pgq._lease_ms(timeout);
-    end if;
+    {for_how_long};
     {look};
     if found and v_tick then
         v_tick := pgq._wants_tick(v_lease_ms, true);
@@ -136,15 +152,7 @@ begin
         --@ end
         end case;
     end loop;
-    if v_dues is not null or v_simple is not true then
-        if v_dues is null or v_tick or v_more or batch > 100 then
-            return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
-            get diagnostics v_count = row_count;
-            {catch_up};
-            return;
-        end if;
-        {from_due};
-    end if;
+    {elsewhere};
     case v_first
     --@ each ring
     when {slot} then

@@ -65,33 +65,6 @@ comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], sma
 'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
 'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
 
-create function pgq._note_empty()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    --@ each parked
-    if pg_relation_size('pgq.job_{slot}') > 0 then
-        -- Written by somebody who does not know of the register, such as a subscription.
-        {not_empty};
-    elsif pg_sequence_last_value('pgq.empty_{slot}') is null then
-        lock table pgq.job_{slot} in share mode nowait;
-        if pg_relation_size('pgq.job_{slot}') = 0 then
-            perform setval('pgq.empty_{slot}', 1);
-        end if;
-    end if;
-    --@ end
-    -- Gives back the locks.
-    raise exception using errcode = 'PQ000';
-exception
-    when sqlstate 'PQ000' or lock_not_available then
-        return;
-end
-$$;
-comment on function pgq._note_empty() is
-'notes which parked slots have no rows, so that claims need not look: nobody is writing them';
-
 create function pgq._holds_older(p_slot smallint, p_first bigint)
 returns boolean
 language plpgsql
