@@ -591,6 +591,25 @@ async def test_who_knows_the_old_concurrency_when_it_is_raised_is_found_by_the_n
     assert await a.fetchval("select count(*) from pgq.group_hint") == 0
 
 
+@pytest.mark.parametrize("keys", [["g"], ["g", "g"]])
+async def test_who_commits_behind_a_parked_head_with_a_higher_id_is_not_left_behind(
+    a: Connection, b: Connection, keys: list[str]
+) -> None:
+    # All wait in a parked slot where the group is busy, and the only head is there, too.
+    ids = [await put(b) for _ in range(2)]
+    await a.execute("begin")
+    late = [row[0] for row in await a.fetch(MANY, keys)]
+    head = await put(b)
+    for job_id in ids:
+        assert await claimed(b) == [job_id]
+        await finish(b, job_id)
+    await a.execute("commit")
+    last = await put(b)
+    for job_id in [head, *late, last]:
+        assert await claimed(b) == [job_id]
+        await finish(b, job_id)
+
+
 async def lines(a: Connection, number: int) -> tuple[list[int], list[int]]:
     """Enqueue two jobs of each of so many groups and claim the first ones; return the ids."""
     groups = [f"g{n}" for n in range(number)]

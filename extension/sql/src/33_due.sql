@@ -66,13 +66,15 @@ with w as materialized ({due_window})
                ) f
          {leased}
 --@ end
--- There may be more behind what was looked at, with any ids, or elsewhere.
+-- There may be more behind what was looked at, with any ids, or elsewhere. (Where nothing was taken,
+-- the window may have been one that will not do.)
 --@ define more_due
 if v_count < batch then
-            v_more := (select count(*) + v_count >= v_limit from ({due_window}) w);
-            if v_more then
+            select count(*) + v_count >= v_limit, v_serial and bool_and(w.group_id is not null)
+              into v_more, v_do from ({due_window}) w;
+            if v_more and v_do then
                 perform setval('pgq.crowded', v_us / 1000);
             end if;
-            v_more := v_more or v_until is not null;
+            v_more := v_more or v_count = 0 or v_until is not null;
         end if
 --@ end

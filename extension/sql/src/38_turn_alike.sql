@@ -1,9 +1,9 @@
 /*
  * The ordinary cases of what is decided at COMMIT (see 38_group.sql), where the same has happened
  * in all groups that a transaction has changed. Either jobs were added that wait: nothing is to be
- * done where another one waits before them, or where there is a head and can be only one. Or the
- * only head has completed: the next one follows, and heads need not be counted, as the note tells,
- * which came with the event.
+ * done where another one waits before them, or where there is a head before them and can be only
+ * one. Or the only head has completed: the next one follows, and heads need not be counted, as the
+ * note tells, which came with the event.
  */
 
 -- The one that is next of a group "g", if it waits in this slot.
@@ -147,7 +147,9 @@ $$;
 comment on function pgq._first_to_wait(bigint[], bigint[]) is
 'those of these groups in which no job waits before p_places, or of which somebody has left a hint';
 
-create function pgq._headless(p_lane integer, p_group_ids bigint[])
+create function pgq._headless(
+    p_lane integer, p_group_ids bigint[], p_places bigint[], p_of bigint[]
+)
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -155,16 +157,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select g
-          from unnest(p_group_ids) g,
+        select g.id
+          from unnest(p_group_ids, p_places) g (id, place),
                (select q.is_serial and not exists (select from pgq.group_hint) as is_serial
                   from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane) q
-         where (q.is_serial and (
+         where (g.id in (select unnest(p_of))) is true
+           and (q.is_serial and (
                    --@ each parked
                    (
                        select j.id from pgq.job_{slot} j
-                        where j.group_id = g and j.wait is null and j.due > {base_here}
-                          and {has_pages}
+                        where j.group_id = g.id and j.id < g.place and j.wait is null
+                          and j.due > {base_here} and {has_pages}
                         order by j.due desc limit 1
                    ) is not null or
                    --@ end
@@ -173,9 +176,10 @@ begin
     );
 end
 $$;
-comment on function pgq._headless(integer, bigint[]) is
-'those of these groups that may have no head, or not as many as they can have: if a queue has but '
-'one head per group, all but those of which the head is in a parked slot';
+comment on function pgq._headless(integer, bigint[], bigint[], bigint[]) is
+'those of the groups p_of that may have no head, or not as many as they can have, or only one with '
+'a higher id than p_places: if a queue has but one head per group, all but those of which the head '
+'is in a parked slot, before the job that was added';
 
 create function pgq._turn_alike(
     p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]
@@ -194,7 +198,7 @@ begin
     if p_noted = -2 then
         v_left := pgq._first_to_wait(p_group_ids, p_places);
         if v_left <> '{}' then
-            v_left := pgq._headless(p_lane, v_left);
+            v_left := pgq._headless(p_lane, p_group_ids, p_places, v_left);
         end if;
     else
         select r.parked || r.parked_closing into v_slots

@@ -136,7 +136,7 @@ declare
     v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[]; v_dues smallint[];
     v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_count integer; v_rest integer; v_after constant bigint := bigint '0'; v_until bigint;
-    v_limit integer;
+    v_limit integer; v_do boolean;
 begin
     {for_how_long};
     {look};

@@ -216,7 +216,7 @@ begin
     perform pgq._find_admitted();
     perform pgq._raise_bases();
     perform pgq._turn_ring(v_now);
-    perform pgq._note_empty();
+    perform pgq._note_empty(s) from unnest('{4,5}'::smallint[]) s;
 
     perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
             pgq._clear_group_events(), pgq._fit_lanes(), pgq._fit_samples(), pgq._sum_up(v_now);
