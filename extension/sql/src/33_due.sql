@@ -66,8 +66,8 @@ with w as materialized ({due_window})
                ) f
          {leased}
 --@ end
--- There may be more behind what was looked at, with any ids, or elsewhere. (If nothing was taken, the
--- window may have been one that will not do.)
+-- There may be more behind what was looked at, with any ids, or elsewhere. (If nothing was taken,
+-- the window may have been one that will not do.)
 --@ define more_due
 if v_count < batch then
             select count(*) + v_count >= v_limit, v_serial and bool_and(w.group_id is not null)
