@@ -113,14 +113,6 @@ comment on function pgq._followed(bigint[], bigint[]) is
               from unnest(p_group_ids, p_places) u (id, place) group by u.id)
 --@ end
 
--- Of p_lane. A head that another lane has below it is overlooked, which does no harm here.
---@ define base_here
-coalesce((
-                                  select f.base from pgq.floor_{slot} f
-                                   where f.lane = p_lane order by f.n desc limit 1
-                              ), 0)
---@ end
-
 create function pgq._first_to_wait(p_group_ids bigint[], p_places bigint[])
 returns bigint[]
 language plpgsql
@@ -148,26 +140,28 @@ comment on function pgq._first_to_wait(bigint[], bigint[]) is
 'those of these groups in which no job waits before p_places, or of which somebody has left a hint';
 
 create function pgq._headless(
-    p_lane integer, p_group_ids bigint[], p_places bigint[], p_of bigint[]
+    p_lane integer, p_group_ids bigint[], p_places bigint[], p_left bigint[]
 )
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 {nested_loops}
 as $$
+declare
+    v_left alias for p_left;
 begin
+    -- A head that another lane has below the base of this one is overlooked, which does no harm.
     return array(
         select g.id
           from unnest(p_group_ids, p_places) g (id, place),
-               (select q.is_serial and not exists (select from pgq.group_hint) as is_serial
-                  from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane) q
-         where (g.id in (select unnest(p_of))) is true
-           and (q.is_serial and (
+               pgq.lane l join pgq.queue q on q.id = l.queue_id
+         where l.id = p_lane and {is_left}
+           and (q.is_serial and not exists (select from pgq.group_hint) and (
                    --@ each parked
                    (
                        select j.id from pgq.job_{slot} j
                         where j.group_id = g.id and j.id < g.place and j.wait is null
-                          and j.due > {base_here} and {has_pages}
+                          and j.due > {base} and {has_pages}
                         order by j.due desc limit 1
                    ) is not null or
                    --@ end
@@ -177,9 +171,9 @@ begin
 end
 $$;
 comment on function pgq._headless(integer, bigint[], bigint[], bigint[]) is
-'those of the groups p_of that may have no head, or not as many as they can have, or only one with '
-'a higher id than p_places: if a queue has but one head per group, all but those of which the head '
-'is in a parked slot, before the job that was added';
+'those of the groups p_left that may have no head, or not as many as they can have, or only one '
+'with a higher id than p_places: if a queue has but one head per group, all but those of which the '
+'head is in a parked slot, before the job that was added';
 
 create function pgq._turn_alike(
     p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]

@@ -20,11 +20,11 @@ begin
             if pg_relation_size('pgq.job_{slot}') = 0 then
                 perform setval('pgq.empty_{slot}', 1);
             end if;
+            -- Gives back the lock.
+            raise exception using errcode = 'PQ000';
         end if;
     --@ end
     end case;
-    -- Gives back the lock.
-    raise exception using errcode = 'PQ000';
 exception
     when sqlstate 'PQ000' or lock_not_available then
         return;

@@ -1,10 +1,10 @@
 /*
  * 0.1.0 to 0.2.0: queues have a description and know their first job; pgq._regrant runs at a
  * commit; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
- * claim position are counted; claims that return jobs put maintenance off, and say
- * where others were in their way; ticks say which parked slots are empty; what a transaction notes
- * of groups first travels with its event; pgq.awaited tells whether a job may be marked, which
- * nobody knows here.
+ * claim position are counted; claims that return jobs put maintenance off, and say where others
+ * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
+ * first travels with its event; pgq.awaited tells whether a job may be marked, which nobody knows
+ * here.
  */
 
 create sequence pgq.home;
