@@ -20,8 +20,10 @@ from .sessions import (
     enqueue,
     maintain,
     sessions,
+    started,
     turning,
     until,
+    waiting,
     within,
 )
 
@@ -34,6 +36,14 @@ CONFIGURE = """
     )
 """
 ACTIVE = "select count(*) from pgq.job where token is not null"
+# In milliseconds, and what it is turned by.
+CLOCK = """
+    create sequence test_clock;
+    select setval('test_clock', 2000000000000);
+    create or replace function pgq._now() returns timestamptz language sql volatile as
+    $$ select to_timestamp(pg_catalog.pg_sequence_last_value('public.test_clock') / 1000.0) $$
+"""
+TURN_CLOCK = "select setval('test_clock', last_value + $1) from test_clock"
 # As maintenance does when no slot is free: only it moves jobs, so its gate is locked.
 EVACUATE = """
     with ring as materialized (
@@ -216,6 +226,7 @@ async def test_no_more_jobs_start_than_may_and_none_less(
     starts = 0
     chance = random.Random(1)
     ended = asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
 
     async def consume(consumer: Connection, seed: int) -> None:
         nonlocal starts
@@ -236,35 +247,48 @@ async def test_no_more_jobs_start_than_may_and_none_less(
                 await asyncio.sleep(0.005)
 
     async def all_started() -> bool:
+        for task in tasks:
+            if task.done():
+                task.result()
         return starts == burst + elapsed
 
-    await a.execute(
-        """
-        create sequence test_clock;
-        select setval('test_clock', 2000000000000);
-        create or replace function pgq._now() returns timestamptz language sql volatile as
-        $$ select to_timestamp(pg_catalog.pg_sequence_last_value('public.test_clock') / 1000.0) $$
-        """
-    )
+    await a.execute(CLOCK)
     await configure(a, 0, rate, "1 s", burst)
     await enqueue(a, 2000)
     async with sessions(dsn, 16) as consumers:
-        tasks = [asyncio.create_task(consume(c, n)) for n, c in enumerate(consumers)]
+        tasks += [asyncio.create_task(consume(c, n)) for n, c in enumerate(consumers)]
         for _ in range(40):
             await until(all_started)
             # Never by more than the bucket holds, or starts are lost.
             moments = chance.randint(1, burst)
             elapsed += moments
-            await b.fetchval(
-                "select setval('test_clock', last_value + $1) from test_clock",
-                moments * 1000 // rate,
-            )
+            await b.execute(TURN_CLOCK, moments * 1000 // rate)
             await maintain(b)
         await until(all_started)
         ended.set()
         await within(asyncio.gather(*tasks))
     assert await a.fetchval("select count(*) from pgq.job where token is not null") == starts
     assert await a.fetchval("select count(*) from pgq.start") <= 2 * burst
+
+
+async def test_a_claim_that_took_long_does_not_start_what_was_forgotten_meanwhile(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    burst = 7
+    await a.execute(CLOCK)
+    await configure(a, 0, 100, "1 s", burst)
+    await enqueue(a, 50)
+    assert await claims(a, 20) == burst
+    # The slow claim has read the clock, but does not know yet which moments are free.
+    await b.execute("begin; lock table pgq.start")
+    async with started(claims(a, 20)) as slow:
+        await waiting(b, a, slow)
+        await b.execute(TURN_CLOCK, burst * 10)
+        await b.execute("select pgq._forget_starts(pgq._now())")
+        assert await b.fetchval("select count(*) from pgq.start") == 0
+        await b.execute("commit")
+        assert await slow + await claims(c, 20) <= burst
+    assert await claims(c, 20) + await a.fetchval(ACTIVE) == 2 * burst
 
 
 @pytest.mark.parametrize("kind", ["max_active", "rate_limit"])

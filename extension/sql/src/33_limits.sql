@@ -134,14 +134,14 @@ end
 $$;
 comment on function pgq._burst(pgq.queue) is 'how many starts the bucket of a queue holds';
 
-create function pgq._take_starts(p_queue pgq.queue, p_number integer, p_now timestamptz)
+create function pgq._take_starts(p_queue pgq.queue, p_number integer)
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 {nested_loops}
 as $$
 declare
-    v_last constant bigint := pgq._moment(p_queue, p_now);
+    v_last bigint;
     v_burst constant integer := pgq._burst(p_queue);
     v_locked bigint[];
     v_taken bigint[] := array[]::bigint[];
@@ -149,6 +149,7 @@ begin
     -- "offset 0" makes it one look at the index for each: a plan made while the table was empty
     -- would compare all with all. Tries: another one may use what is free until it is locked.
     for v_try in 1..3 loop
+        v_last := pgq._moment(p_queue, pgq._now());
         v_locked := array(
             select g.n
               from (
@@ -166,18 +167,21 @@ begin
                    ) p
              limit p_number - cardinality(v_taken)
         );
-        -- With a snapshot taken after the locks.
+        -- With a snapshot taken after the locks, and the time after that: so that no moment is free
+        -- only because a tick has forgotten its start meanwhile.
         v_taken := v_taken || array(
-            select l from unnest(v_locked) l where not exists (
-                select from pgq.start s where s.queue_id = p_queue.id and s.moment = l
-            )
+            select l from unnest(v_locked) l
+             where not exists (
+                       select from pgq.start s where s.queue_id = p_queue.id and s.moment = l
+                   )
+               and l > (select pgq._moment(p_queue, pgq._now()) - v_burst)
         );
         exit when v_locked = '{}' or cardinality(v_taken) = p_number;
     end loop;
     return v_taken;
 end
 $$;
-comment on function pgq._take_starts(pgq.queue, integer, timestamptz) is
+comment on function pgq._take_starts(pgq.queue, integer) is
 'locks up to that many starts that the rate limit of a queue allows now, oldest first';
 
 create function pgq._use_permits(
@@ -227,7 +231,7 @@ begin
                 v_number := cardinality(v_permits);
             end if;
             if p_queue.rate_limit > 0 then
-                v_starts := pgq._take_starts(p_queue, v_number, pgq._now());
+                v_starts := pgq._take_starts(p_queue, v_number);
                 v_number := cardinality(v_starts);
             end if;
             if v_number = 0 and p_until = p_after + 2 then
