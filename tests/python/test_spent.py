@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from .sessions import (
@@ -242,3 +243,62 @@ async def test_receipts_are_good_in_a_spent_slot_and_it_is_truncated_when_they_a
     now = await ring(a)
     assert home not in now["live"] + now["ready"] + now["closing"]
     assert await a.fetchval("select pg_relation_size($1::text)", f"pgq.job_{home}") == 0
+
+
+async def without_grab(connection: Connection) -> None:
+    """Let the claims fail that do not go the short way."""
+    await connection.execute(
+        "alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer,"
+        " boolean) rename to _grab_more"
+    )
+
+
+async def test_a_slot_that_was_just_left_is_passed_by_while_nothing_is_there(
+    a: Connection,
+) -> None:
+    held = await leased(a)
+    home = await leave(a)
+    ids = await enqueue(a, 3)
+    now = await ring(a)
+    assert now["ready"] == now["live"]
+    assert now["live"][0] == home
+    assert len(now["live"]) == 2
+    await without_grab(a)
+    receipts = await claim(a, 2) + await claim(a, 2)
+    assert [job_id for job_id, _ in receipts] == ids
+    assert await claim(a, 2) == []
+    assert await complete(a, held + receipts) == [job_id for job_id, _ in held + receipts]
+    await enqueue(a, 1)
+    await a.execute("select pgq_enqueue('1', priority => 1)")
+    with pytest.raises(asyncpg.UndefinedFunctionError):
+        await claim(a, 1)
+
+
+async def test_what_comes_late_to_a_slot_that_was_just_left_is_not_passed_by(
+    a: Connection, b: Connection
+) -> None:
+    await leased(a)
+    await b.execute("begin")
+    late = await enqueue(b, 2)
+    home = await leave(a)
+    ids = await enqueue(a, 3)
+    await b.execute("commit")
+    assert await plain(a) == late[:1]
+    assert await plain(a, 3) == late[1:] + ids[:2]
+    await b.execute("begin")
+    await b.execute("select pgq_release(id, token) from pgq.job where id = $1", late[0])
+    assert await plain(a) == ids[2:]
+    await b.execute("commit")
+    assert not await is_spent(a, home)
+    assert await plain(a, 3) == late[:1]
+
+
+async def test_two_slots_that_were_just_left_are_not_passed_by(a: Connection) -> None:
+    await leased(a)
+    await leave(a)
+    middle = await enqueue(a, JOBS)
+    await leave(a)
+    ids = await enqueue(a, 2)
+    assert len((await ring(a))["ready"]) == 3
+    assert await plain(a, JOBS - 1) == middle[:-1]
+    assert await plain(a, 9) == middle[-1:] + ids

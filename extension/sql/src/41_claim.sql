@@ -5,7 +5,7 @@
 /*
  * The ordinary case in three statements: the queue has one priority, nothing is parked that could
  * be claimed now, and all jobs are in the oldest slot of the ring that is not spent, up to the
- * first id of the next. 33_due.sql has another one, pgq._grab does the rest.
+ * first id of the next, or in that one. 33_due.sql has another one, pgq._grab does the rest.
  */
 
 -- False if pgq._wants_tick needs not even be asked: the next tick is within half a second, after
@@ -23,13 +23,13 @@
 {check_restricted};
     select q.max_attempts, {tick},
            l.lanes = 1 and not q.is_special, q.is_serial, r.parked, r.ready[1],
-           cardinality(r.ready) > 1,
+           cardinality(r.ready) > 1, case cardinality(r.ready) when 2 then r.ready[2] end,
            coalesce(r.firsts[r.ready[2] + 1] + 1, 9223372036854775807),
            l.lane, l.priority,
            (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
             | r.ready[1])::bigint, v_now + v_lease_ms * interval '1 millisecond'
-      into v_max, v_tick, v_simple, v_serial, v_parkeds, v_first, v_more, v_until, v_lane,
-           v_priority, v_place, v_expiry
+      into v_max, v_tick, v_simple, v_serial, v_parkeds, v_first, v_more, v_second, v_until,
+           v_lane, v_priority, v_place, v_expiry
       from pgq.queue q,
            lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r,
            lateral (
@@ -49,6 +49,18 @@ if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
                     v_dues := v_dues || v_slot;
                 end if;
             end if
+--@ end
+
+-- For two seconds after a turn of the ring somebody may still write to the slot before.
+--@ define pass_by
+if v_second is not null and v_simple and not v_tick
+        and pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false) is null
+    then
+        v_first := v_second;
+        v_place := (v_place & ~7::bigint) | v_first;
+        v_until := 9223372036854775807;
+        v_more := false;
+    end if
 --@ end
 
 --@ define claim
@@ -132,9 +144,9 @@ declare
     v_now constant timestamptz := pgq._now();
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
     v_worker alias for worker; v_queue alias for queue; v_left alias for batch;
-    v_slot smallint; v_first smallint; v_more boolean; v_lease_ms integer; v_max integer;
-    v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[]; v_dues smallint[];
-    v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
+    v_slot smallint; v_first smallint; v_second smallint; v_more boolean; v_lease_ms integer;
+    v_max integer; v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[];
+    v_dues smallint[]; v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
     v_count integer; v_rest integer; v_after constant bigint := bigint '0'; v_until bigint;
     v_limit integer; v_do boolean;
 begin
@@ -152,6 +164,7 @@ begin
         --@ end
         end case;
     end loop;
+    {pass_by};
     {elsewhere};
     case v_first
     --@ each ring
