@@ -18,6 +18,7 @@ from .sessions import (
     raise_floors,
     ring,
     sessions,
+    slot_of,
     stop_clock,
     until,
 )
@@ -302,3 +303,19 @@ async def test_two_slots_that_were_just_left_are_not_passed_by(a: Connection) ->
     assert len((await ring(a))["ready"]) == 3
     assert await plain(a, JOBS - 1) == middle[:-1]
     assert await plain(a, 9) == middle[-1:] + ids
+
+
+async def test_higher_ids_in_a_slot_that_was_just_left_are_not_passed_by(
+    a: Connection, b: Connection
+) -> None:
+    await leased(a)
+    await b.execute("begin isolation level repeatable read; select from pgq.ring")
+    home = await leave(a)
+    first = await enqueue(a, 1)
+    late = await enqueue(b, 1)
+    await b.execute("commit")
+    last = await enqueue(a, 1)
+    assert await slot_of(a, late[0]) == home
+    assert await plain(a) == first
+    assert await plain(a) == late
+    assert await plain(a) == last

@@ -134,6 +134,11 @@ end
 $$;
 comment on function pgq._burst(pgq.queue) is 'how many starts the bucket of a queue holds';
 
+-- For how long starts are kept that no claim looks at which begins now: so long may one take.
+--@ define start_memory
+interval '1 second'
+--@ end
+
 create function pgq._take_starts(p_queue pgq.queue, p_number integer)
 returns bigint[]
 language plpgsql
@@ -141,7 +146,7 @@ set search_path = pg_catalog, pg_temp
 {nested_loops}
 as $$
 declare
-    v_last bigint;
+    v_last constant bigint := pgq._moment(p_queue, pgq._now());
     v_burst constant integer := pgq._burst(p_queue);
     v_locked bigint[];
     v_taken bigint[] := array[]::bigint[];
@@ -149,7 +154,6 @@ begin
     -- "offset 0" makes it one look at the index for each: a plan made while the table was empty
     -- would compare all with all. Tries: another one may use what is free until it is locked.
     for v_try in 1..3 loop
-        v_last := pgq._moment(p_queue, pgq._now());
         v_locked := array(
             select g.n
               from (
@@ -168,13 +172,13 @@ begin
              limit p_number - cardinality(v_taken)
         );
         -- With a snapshot taken after the locks, and the time after that: so that no moment is free
-        -- only because a tick has forgotten its start meanwhile.
+        -- only because a tick has forgotten its start meanwhile, see pgq._forget_starts.
         v_taken := v_taken || array(
             select l from unnest(v_locked) l
              where not exists (
                        select from pgq.start s where s.queue_id = p_queue.id and s.moment = l
                    )
-               and l > (select pgq._moment(p_queue, pgq._now()) - v_burst)
+               and l > (select pgq._moment(p_queue, pgq._now() - {start_memory}) - v_burst)
         );
         exit when v_locked = '{}' or cardinality(v_taken) = p_number;
     end loop;

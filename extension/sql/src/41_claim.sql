@@ -51,16 +51,16 @@ if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
             end if
 --@ end
 
--- For two seconds after a turn of the ring somebody may still write to the slot before.
+-- For two seconds after a turn of the ring somebody may still write to the slot before. If it has
+-- nothing at all, also above v_until, the claim is made in the other one.
 --@ define pass_by
-if v_second is not null and v_simple and not v_tick
-        and pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false) is null
-    then
+exit when v_count > 0 or v_tick or v_second is null
+            or pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false) is not null;
         v_first := v_second;
+        v_second := null;
         v_place := (v_place & ~7::bigint) | v_first;
         v_until := 9223372036854775807;
-        v_more := false;
-    end if
+        v_more := false
 --@ end
 
 --@ define claim
@@ -141,14 +141,13 @@ set search_path = pg_catalog, pg_temp
 set enable_sort = off
 as $$
 declare
-    v_now constant timestamptz := pgq._now();
+    v_now constant timestamptz := pgq._now(); v_do boolean;
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
-    v_worker alias for worker; v_queue alias for queue; v_left alias for batch;
+    v_worker alias for worker; v_queue alias for queue; v_left alias for batch; v_until bigint;
     v_slot smallint; v_first smallint; v_second smallint; v_more boolean; v_lease_ms integer;
     v_max integer; v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[];
     v_dues smallint[]; v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
-    v_count integer; v_rest integer; v_after constant bigint := bigint '0'; v_until bigint;
-    v_limit integer; v_do boolean;
+    v_count integer; v_rest integer; v_limit integer; v_after constant bigint := bigint '0';
 begin
     {for_how_long};
     {look};
@@ -164,21 +163,23 @@ begin
         --@ end
         end case;
     end loop;
-    {pass_by};
     {elsewhere};
-    case v_first
-    --@ each ring
-    when {slot} then
-        return query {claim};
-        get diagnostics v_count = row_count;
-    --@ end
-    --@ each parked
-    when {slot} then
-        return query {claim_due};
-        get diagnostics v_count = row_count;
-        {more_due};
-    --@ end
-    end case;
+    loop
+        case v_first
+        --@ each ring
+        when {slot} then
+            return query {claim};
+            get diagnostics v_count = row_count;
+        --@ end
+        --@ each parked
+        when {slot} then
+            return query {claim_due};
+            get diagnostics v_count = row_count;
+            {more_due};
+        --@ end
+        end case;
+        {pass_by};
+    end loop;
     if {raise_floor} then
         perform pgq._raise_floor(v_first, v_lane);
     end if;
