@@ -141,13 +141,13 @@ set search_path = pg_catalog, pg_temp
 set enable_sort = off
 as $$
 declare
-    v_now constant timestamptz := pgq._now(); v_do boolean;
+    v_now constant timestamptz := pgq._now(); v_after constant bigint := bigint '0';
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
-    v_worker alias for worker; v_queue alias for queue; v_left alias for batch; v_until bigint;
+    v_worker alias for worker; v_queue alias for queue; v_left alias for batch;
     v_slot smallint; v_first smallint; v_second smallint; v_more boolean; v_lease_ms integer;
     v_max integer; v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[];
     v_dues smallint[]; v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
-    v_count integer; v_rest integer; v_limit integer; v_after constant bigint := bigint '0';
+    v_count integer; v_rest integer; v_limit integer; v_do boolean; v_until bigint;
 begin
     {for_how_long};
     {look};
