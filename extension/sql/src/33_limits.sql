@@ -134,9 +134,10 @@ end
 $$;
 comment on function pgq._burst(pgq.queue) is 'how many starts the bucket of a queue holds';
 
--- For how long starts are kept that no claim looks at which begins now: so long may one take.
---@ define start_memory
-interval '1 second'
+-- With a snapshot first and the time after that, each looked at once: so no moment is free only
+-- because a tick has forgotten its start meanwhile, see pgq._forget_starts.
+--@ define clock
+with t as materialized (select pgq._moment(p_queue, pgq._now()) as last)
 --@ end
 
 create function pgq._take_starts(p_queue pgq.queue, p_number integer)
@@ -146,47 +147,57 @@ set search_path = pg_catalog, pg_temp
 {nested_loops}
 as $$
 declare
-    v_last constant bigint := pgq._moment(p_queue, pgq._now());
     v_burst constant integer := pgq._burst(p_queue);
-    v_locked bigint[];
+    v_locked integer[];
+    v_tried integer[] := array[]::integer[];
     v_taken bigint[] := array[]::bigint[];
 begin
     -- "offset 0" makes it one look at the index for each: a plan made while the table was empty
     -- would compare all with all. Tries: another one may use what is free until it is locked.
     for v_try in 1..3 loop
         v_locked := array(
-            select g.n
+            {clock}
+            select p.n
               from (
-                       select n from generate_series(v_last - v_burst + 1, v_last) n
-                        where n <> all (v_taken) and not exists (
+                       select ((n + v_burst) % v_burst)::integer as permit
+                         from t, generate_series(t.last - v_burst + 1, t.last) n
+                        where not exists (
                                   select from pgq.start s
                                    where s.queue_id = p_queue.id and s.moment = n offset 0
                               )
                        offset 0
                    ) g,
                    lateral (
-                       select from pgq.permit p
-                        where p.queue_id = p_queue.id and p.kind = 'r' and p.n = g.n % v_burst
+                       select p.n from pgq.permit p
+                        where p.queue_id = p_queue.id and p.kind = 'r' and p.n = g.permit
+                          and g.permit <> all (v_tried)
                           for update skip locked
                    ) p
              limit p_number - cardinality(v_taken)
         );
-        -- With a snapshot taken after the locks, and the time after that: so that no moment is free
-        -- only because a tick has forgotten its start meanwhile, see pgq._forget_starts.
+        -- Of those moments for which a permit stands one is in the bucket now: another one than
+        -- before, if it took long to get here.
         v_taken := v_taken || array(
-            select l from unnest(v_locked) l
+            {clock}
+            select l.moment
+              from (
+                       select t.last - (t.last - p + v_burst) % v_burst as moment
+                         from t, unnest(v_locked) p
+                       offset 0
+                   ) l
              where not exists (
-                       select from pgq.start s where s.queue_id = p_queue.id and s.moment = l
+                       select from pgq.start s
+                        where s.queue_id = p_queue.id and s.moment = l.moment
                    )
-               and l > (select pgq._moment(p_queue, pgq._now() - {start_memory}) - v_burst)
         );
+        v_tried := v_tried || v_locked;
         exit when v_locked = '{}' or cardinality(v_taken) = p_number;
     end loop;
     return v_taken;
 end
 $$;
 comment on function pgq._take_starts(pgq.queue, integer) is
-'locks up to that many starts that the rate limit of a queue allows now, oldest first';
+'locks up to that many starts that the rate limit of a queue allows now';
 
 create function pgq._use_permits(
     p_queue_id integer, p_jobs @extschema@.pgq_job[], p_permits integer[], p_starts bigint[]

@@ -70,7 +70,7 @@ begin
                           select s.ctid from pgq.start s
                            where s.queue_id = q.id
                              and s.moment > pgq._moment(q, v_since) - b.burst
-                             and s.moment <= pgq._moment(q, p_now - {start_memory}) - b.burst
+                             and s.moment <= pgq._moment(q, p_now) - b.burst
                              for update skip locked
                       ) o
                 where q.rate_limit > 0
