@@ -727,6 +727,7 @@ def test_what_is_long_leaves_room_for_the_rest_on_a_terminal(pgq: Cli, sql: Sql)
 def test_output_that_cannot_be_written(pgq: Cli, sql: Sql) -> None:
     sql("select pgq_enqueue(to_jsonb('\u20ac'::text))")
     environment = {**os.environ, **pgq.environment, "PYTHONIOENCODING": "latin-1"}
+    environment.pop("PYTHONUNBUFFERED", None)
     command = partial(subprocess.run, env=environment, stderr=subprocess.PIPE, text=True)
     shown = command([SCRIPT, "jobs"], stdout=subprocess.PIPE)
     assert "\\u20ac" in shown.stdout, shown.stderr
@@ -734,6 +735,7 @@ def test_output_that_cannot_be_written(pgq: Cli, sql: Sql) -> None:
         failed = command([SCRIPT, "queues"], stdout=full)
     assert failed.returncode == 1, failed.stderr
     assert "cannot be written" in failed.stderr
+    assert failed.stderr.count("\n") == 1, failed.stderr
 
 
 def test_what_cannot_be_read_is_shown_as_it_is(pgq: Cli, sql: Sql) -> None:

@@ -68,13 +68,13 @@ else:
 
 # Says which signals it hears of by handlers of its own, while a worker runs and after that.
 APPLICATION: Final = """
-import asyncio, signal, sys
+import asyncio, os, signal, sys
 import asyncpg, pgq
 
 async def main():
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, print, "SIGTERM")
-    signal.signal(signal.SIGINT, lambda *_: print("SIGINT"))
+    signal.signal(signal.SIGINT, lambda *_: os.write(1, b"SIGINT\\n"))
     async with asyncpg.create_pool(min_size=0) as pool:
         worker = pgq.Worker(pool)
 
@@ -187,7 +187,7 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
 # A handler that blocks the event loop, for much longer than the test lasts. It says when a signal
 # was heard: of two that come together another thread than the one that sleeps may get one.
 BLOCKED: Final = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 from datetime import timedelta
 import asyncpg, pgq
 from pgq import _run
@@ -197,7 +197,7 @@ signalled = _run.Run.signalled
 
 def heard(run, number):
     signalled(run, number)
-    print("heard", flush=True)
+    os.write(1, b"heard\\n")  # it may have come in the middle of the other print
 
 _run.Run.signalled = heard
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import os
+import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
 import asyncpg
@@ -170,10 +173,20 @@ class Root(Group):
                 raise
             if ctx.ensure_object(Settings).debug:
                 traceback.print_exc()
+            _forget_output()
             if isinstance(exc, SERVER_ERRORS):
                 raise explain(exc) from exc
             name = type(exc).__name__
             raise Failure(f"{name}: {exc} (--debug prints the traceback)") from exc
+
+
+def _forget_output() -> None:
+    """Drop what cannot be written: Python would try again at its end, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @dataclass(frozen=True, slots=True)
