@@ -332,6 +332,36 @@ async def test_a_claim_starts_the_burst_and_no_more_while_time_goes_by(
     assert await claims(a, 20) == 5
 
 
+async def test_what_a_claim_starts_is_in_the_bucket_when_it_looks_last(
+    a: Connection, b: Connection
+) -> None:
+    # Ten moments with each look of pgq._take_starts, which tries again for what it did not get.
+    await a.execute(CLOCK)
+    await a.execute(
+        """
+        create or replace function pgq._now() returns timestamptz language plpgsql as $$
+        declare
+            v_context text;
+        begin
+            get diagnostics v_context = pg_context;
+            perform nextval('public.test_clock') where v_context like '%._take_starts(%';
+            return to_timestamp(pg_sequence_last_value('public.test_clock') / 1000.0);
+        end $$;
+        alter sequence test_clock increment 100
+        """
+    )
+    await configure(a, 0, 100, "1 s", 7)
+    await enqueue(a, 50)
+    await b.execute("begin")
+    assert await claims(b, 5) == 5
+    before = await a.fetchval("select last_value from test_clock")
+    assert await claims(a, 20) == 2
+    last = await a.fetchval("select last_value from test_clock")
+    assert last - before > 200, "it has tried again"
+    starts = await a.fetch("select moment from pgq.start")
+    assert [last // 10 - 7 < row["moment"] <= last // 10 for row in starts] == [True, True]
+
+
 async def test_a_bucket_may_hold_more_starts_than_there_were_moments_since_1970(
     a: Connection,
 ) -> None:

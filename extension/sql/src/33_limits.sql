@@ -176,21 +176,22 @@ begin
              limit p_number - cardinality(v_taken)
         );
         -- Of those moments for which a permit stands one is in the bucket now: another one than
-        -- before, if it took long to get here.
-        v_taken := v_taken || array(
+        -- before, if it took long to get here. So those of former tries are looked at again.
+        v_tried := v_tried || v_locked;
+        v_taken := array(
             {clock}
             select l.moment
               from (
                        select t.last - (t.last - p + v_burst) % v_burst as moment
-                         from t, unnest(v_locked) p
+                         from t, unnest(v_tried) p
                        offset 0
                    ) l
              where not exists (
                        select from pgq.start s
                         where s.queue_id = p_queue.id and s.moment = l.moment
                    )
+             limit p_number
         );
-        v_tried := v_tried || v_locked;
         exit when v_locked = '{}' or cardinality(v_taken) = p_number;
     end loop;
     return v_taken;
