@@ -731,10 +731,23 @@ def test_output_that_cannot_be_written(pgq: Cli, sql: Sql) -> None:
     command = partial(subprocess.run, env=environment, stderr=subprocess.PIPE, text=True)
     shown = command([SCRIPT, "jobs"], stdout=subprocess.PIPE)
     assert "\\u20ac" in shown.stdout, shown.stderr
-    with Path("/dev/full").open("w", encoding="ascii") as full:
-        failed = command([SCRIPT, "queues"], stdout=full)
-    assert failed.returncode == 1, failed.stderr
-    assert "cannot be written" in failed.stderr
+    for arguments in (["queues"], ["--help"], ["--version"], ["jobs", "--help"]):
+        with Path("/dev/full").open("w", encoding="ascii") as full:
+            failed = command([SCRIPT, *arguments], stdout=full)
+        assert failed.returncode == 1, failed.stderr
+        assert "cannot be written" in failed.stderr
+        assert failed.stderr.count("\n") == 1, failed.stderr
+
+
+def test_an_error_without_an_output() -> None:
+    failed = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" queues --dsn postgresql:///?host=/nowhere >&-', SCRIPT],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert failed.returncode == 3, failed.stderr
+    assert failed.stderr.startswith("pgq: cannot connect")
     assert failed.stderr.count("\n") == 1, failed.stderr
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-import os
-import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
 import asyncpg
@@ -160,6 +157,15 @@ class Root(Group):
                     ]
                 )
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments; --help and --version end here, also if they cannot be printed."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except OSError as exc:
+            if exc.errno == errno.EPIPE:
+                raise
+            raise explain(exc) from exc
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of whatever kind ends with one line and its status."""
         try:
@@ -173,20 +179,10 @@ class Root(Group):
                 raise
             if ctx.ensure_object(Settings).debug:
                 traceback.print_exc()
-            _forget_output()
             if isinstance(exc, SERVER_ERRORS):
                 raise explain(exc) from exc
             name = type(exc).__name__
             raise Failure(f"{name}: {exc} (--debug prints the traceback)") from exc
-
-
-def _forget_output() -> None:
-    """Drop what cannot be written: Python would try again at its end, and exit with 120."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
+import sys
+from pathlib import Path
 from typing import IO, Any, Final
 
 import asyncpg
@@ -45,8 +48,18 @@ class Failure(click.ClickException):
         super().__init__(" ".join(message.split()))
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the line to stderr."""
+        """Print the line to stderr, and drop what cannot be written to stdout.
+
+        Python would try that again at its end, and exit with 120.
+        """
         click.echo(f"pgq: {self.message}", file=file, err=True)
+        output: IO[str] | None = sys.stdout  # None if it was closed from the beginning
+        try:
+            if output is not None:
+                output.flush()
+        except OSError:
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class Misuse(Failure):
