@@ -33,6 +33,11 @@ from .sessions import (
 )
 
 EVACUATE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
+FINDING = [
+    "pgq_cancel($1)",
+    "pgq_enqueue('2', dedupe_key => 'k', on_duplicate => 'replace') = $1",
+    "(pgq_get(pgq_enqueue('2', after => array[$1::bigint]))).state = 'waiting'",
+]
 SESSIONS = {name: {"pgq__slot_size": "8192"} for name in "abc"}
 
 
@@ -204,14 +209,7 @@ async def test_an_enqueue_that_had_chosen_a_slot_before_it_was_freed_is_delivere
     await c.execute("rollback")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgq_cancel($1)",
-        "pgq_enqueue('2', dedupe_key => 'k', on_duplicate => 'replace') = $1",
-        "(pgq_get(pgq_enqueue('2', after => array[$1::bigint]))).state = 'waiting'",
-    ],
-)
+@pytest.mark.parametrize("call", FINDING)
 async def test_a_job_is_found_in_a_slot_that_was_free_when_it_came(
     a: Connection, b: Connection, call: str
 ) -> None:
@@ -220,6 +218,25 @@ async def test_a_job_is_found_in_a_slot_that_was_free_when_it_came(
     await a.execute("commit")
     assert await slot_of(b, late) == home
     assert await b.fetchval(f"select {call}", late) is True
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("call", ["(pgq_claim($1)).id = $1", *FINDING])
+async def test_a_job_is_found_though_it_is_moved_behind_the_looks_for_it(
+    a: Connection, b: Connection, c: Connection, call: str, again: bool
+) -> None:
+    home = await choose_a_slot_that_is_freed(a, b)
+    late = await a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")
+    await a.execute("commit")
+    parked = (await ring(b))["parked"][-1]
+    for _ in range(8 if again else 0):  # with plans that are kept
+        assert await b.fetchval("select pgq_cancel(0)") is False
+    await a.execute(f"begin; lock table pgq.job_{home} in access exclusive mode")
+    async with started(b.fetchval(f"select {call}", late)) as task:
+        await waiting(c, b, task)
+        await a.execute("select pgq._evacuate($1, $2, pgq._now())", home, parked)
+        await a.execute("commit")
+        assert await within(task) is True
 
 
 async def test_a_slot_whose_jobs_are_locked_does_not_keep_others_from_being_emptied(
