@@ -21,6 +21,7 @@ from .sessions import (
     raise_floors,
     sessions,
     started,
+    stop_clock,
     turning,
     until,
     waiting,
@@ -957,3 +958,21 @@ async def test_a_queue_of_a_dump_without_the_column_is_not_taken_for_a_serial_on
     await a.execute("select pgq_configure_queue('old', group_concurrency => 1)")
     await complete(a, [(receipts[0]["id"], receipts[0]["token"])])
     assert await a.fetch("select id from pgq_dequeue(9, queue => 'old')") == []
+
+
+async def test_a_tick_that_ends_a_head_does_not_let_a_later_job_overtake(a: Connection) -> None:
+    now = await a.fetchval("select clock_timestamp()")
+    late = "select pgq_enqueue('1', group_key => 'g', expires_at => $1)"
+    first = await a.fetchval(late, now + timedelta(seconds=10))
+    second = await put(a)
+    # A hint, by an old snapshot, of the third one only.
+    await a.execute("begin isolation level repeatable read")
+    third = await put(a)
+    await a.execute("commit")
+    await stop_clock(a, now + timedelta(seconds=11))
+    await maintain(a)
+    assert await a.fetchval("select state from pgq_jobs where id = $1", first) == "dead"
+    await maintain(a)
+    assert await claimed(a) == [second]
+    await finish(a, second)
+    assert await claimed(a) == [third]

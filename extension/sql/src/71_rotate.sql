@@ -217,9 +217,10 @@ begin
     perform pgq._raise_bases();
     perform pgq._turn_ring(v_now);
     perform pgq._note_empty(s) from unnest('{4,5}'::smallint[]) s;
-
-    perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
-            pgq._clear_group_events(), pgq._fit_lanes(), pgq._fit_samples(), pgq._sum_up(v_now);
+    -- What this tick has ended counts for the hints that it takes.
+    perform pgq._turn_noted(), pgq._expire_archive(v_now), pgq._take_hints(),
+            pgq._take_waiter_hints(), pgq._clear_group_events(), pgq._fit_lanes(),
+            pgq._fit_samples(), pgq._sum_up(v_now);
 end
 $$;
 comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';
