@@ -16,6 +16,7 @@ from .sessions import (
     dequeue,
     enqueue,
     maintain,
+    no_ticks,
     sessions,
     started,
     turning,
@@ -546,3 +547,78 @@ async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
             early = times[other]["finished_at"] - times[job_id]["claimed_at"]
             assert early <= timedelta(microseconds=4095)
     await assert_no_traces(a)
+
+
+async def test_a_job_that_is_retried_and_dies_again_is_not_taken_for_completed(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (first,) = await enqueue(a, 1)
+    await a.execute("select pgq_fail(id, token, retryable => false) from pgq_dequeue()")
+    # Stops after the second look for it, and before the third one.
+    await c.execute("""
+        alter function pgq._find(bigint) rename to _looked;
+        create sequence looks;
+        create function pgq._find(p_id bigint, out job pgq.job)
+        language plpgsql set search_path = pg_catalog, pg_temp as $$
+        declare
+            v_look bigint := 0;
+        begin
+            if current_setting('application_name') = 'stops' then
+                v_look := nextval('public.looks');
+            end if;
+            perform pg_advisory_lock(8), pg_advisory_unlock(8) where v_look = 3;
+            job := pgq._looked(p_id);
+            perform pg_advisory_lock(7), pg_advisory_unlock(7) where v_look = 2;
+        end $$;
+        select pg_advisory_lock(7), pg_advisory_lock(8);
+    """)
+    await b.execute("set application_name = 'stops'")
+    call = "select pgq_enqueue('2', after => array[$1::bigint])"
+    async with started(b.fetchval(call, first)) as task:
+        await waiting(c, b, task)
+        assert await a.fetchval("select pgq_retry($1)", first) is True
+        await c.execute("select pg_advisory_unlock(7)")
+        await waiting(c, b, task)
+        fail = "select pgq_fail(id, token, retryable => false) from pgq_dequeue()"
+        assert await a.fetchval(fail) == "dead"
+        await c.execute("select pg_advisory_unlock(8)")
+        follower = await within(task)
+    assert await state(a, follower) == "dead"
+
+
+async def test_a_job_is_not_killed_by_a_tick_after_what_it_waits_for_has_completed(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (first,) = await enqueue(a, 1)
+    follower = await a.fetchval("select pgq_enqueue('2', after => array[$1::bigint])", first)
+    receipts = await dequeue(a)
+    await no_ticks(c)
+    # The follower is locked while the first one dies, which is left to a tick therefore.
+    await c.execute("begin")
+    await c.execute("select from pgq.job where id = $1 for update", follower)
+    await a.execute("select pgq_fail($1, $2, retryable => false)", *receipts[0])
+    await c.execute("rollback")
+    assert await a.fetchval("select pgq_retry($1)", first) is True
+    receipts = await dequeue(a)
+    assert receipts[0][0] == first
+    await c.execute(f"""
+        alter function pgq._find(bigint) rename to _looked;
+        create function pgq._find(p_id bigint, out job pgq.job)
+        language plpgsql set search_path = pg_catalog, pg_temp as $$
+        begin
+            perform pg_advisory_lock(7), pg_advisory_unlock(7)
+              where p_id = {first} and current_setting('application_name') = 'stops';
+            job := pgq._looked(p_id);
+        end $$;
+        select pg_advisory_lock(7);
+    """)
+    await b.execute("set application_name = 'stops'")
+    async with started(b.execute("select pgq_maintain()")) as task:
+        await waiting(c, b, task)
+        await a.execute("begin isolation level repeatable read")
+        assert await complete(a, receipts) == [first]
+        await a.execute("commit")
+        await c.execute("select pg_advisory_unlock(7)")
+        await within(task)
+    await maintain(c, 2)
+    assert await state(a, follower) == "ready"

@@ -426,3 +426,19 @@ async def test_dead_jobs_and_enqueue_race_for_a_key(dsn: Dsn, a: Connection) -> 
             outcomes["retried" if retried else "added"] += 1
             await a.execute("select pgq_purge('default', '{ready,dead}')")
     assert outcomes["added"] > 0
+
+
+async def test_cancel_by_key_follows_a_key_that_another_job_gets(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await put(a)
+    receipts = await dequeue(a)
+    await a.execute("begin")
+    assert len(await complete(a, receipts)) == 1
+    successor = await put(a)
+    async with started(b.fetchval("select pgq_cancel_key('default', 'k')")) as task:
+        await waiting(c, b, task)
+        await a.execute("commit")
+        assert await within(task) is True
+    rows = await a.fetch("select id from pgq_jobs where state = 'cancelled'")
+    assert [row["id"] for row in rows] == [successor]

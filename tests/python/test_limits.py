@@ -20,6 +20,7 @@ from .sessions import (
     enqueue,
     maintain,
     sessions,
+    slot_of,
     started,
     turning,
     until,
@@ -545,3 +546,35 @@ async def test_pops_of_one_transaction_count_as_one_after_the_other(
     assert len(await b.fetch("select * from pgq_pop(9)")) == 0
     await a.execute("commit")
     assert len(await b.fetch("select * from pgq_pop(9)")) == 2
+
+
+MOVE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
+
+
+async def test_a_job_that_is_active_when_its_queue_gets_a_limit_is_not_moved_meanwhile(
+    a: Connection, b: Connection
+) -> None:
+    (first, *_) = await enqueue(a, 3)
+    assert len(await dequeue(a)) == 1
+    home = await slot_of(a, first)
+    await b.execute("begin")
+    await configure(b, 1)
+    assert not await a.fetchval(MOVE, home)
+    await b.execute("commit")
+    assert await a.fetchval(MOVE, home)
+    assert await slot_of(a, first) != home
+    assert await claims(a) == 0
+
+
+async def test_a_queue_gets_a_limit_when_its_active_jobs_have_been_moved(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (first, *_) = await enqueue(a, 3)
+    assert len(await dequeue(a)) == 1
+    await a.execute("begin")
+    assert await a.fetchval(MOVE, await slot_of(a, first))
+    async with started(configure(b, 1)) as task:
+        await waiting(a, b, task)
+        await a.execute("commit")
+        await within(task)
+    assert await claims(c) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -19,6 +20,7 @@ from .sessions import (
     enqueue,
     files,
     maintain,
+    no_ticks,
     raise_floors,
     ring,
     sessions,
@@ -237,6 +239,119 @@ async def test_a_job_is_found_though_it_is_moved_behind_the_looks_for_it(
         await a.execute("select pgq._evacuate($1, $2, pgq._now())", home, parked)
         await a.execute("commit")
         assert await within(task) is True
+
+
+async def test_a_sleeper_wakes_for_the_tick_that_finds_a_job_in_a_slot_that_was_free(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await choose_a_slot_that_is_freed(a, b)
+    await b.execute("delete from pgq.job")
+    (late,) = await enqueue(a, 1)
+    await a.execute("commit")
+    await no_ticks(b)
+    assert await dequeue(c) == []
+    for _ in range(40):  # the first sleeps are short anyway
+        assert await c.fetchval("select pgq_wait('{default}')") <= timedelta(seconds=0.5)
+    await maintain(b, 2)
+    assert [job_id for job_id, _ in await dequeue(c)] == [late]
+
+
+async def test_a_view_counts_a_job_once_that_is_moved_meanwhile(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(a, 1)
+    await dequeue(a)
+    await maintain(a)
+    await c.execute("""
+        alter function pgq._tally_slot(smallint, timestamptz) rename to _stopped;
+        create function pgq._tally_slot(smallint, timestamptz) returns setof pgq.tally
+        language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+        begin
+            return query select * from pgq._stopped($1, $2);
+            perform pg_advisory_lock(7), pg_advisory_unlock(7) where $1 = 0;
+        end $$;
+        select pg_advisory_lock(7);
+    """)
+    async with started(b.fetchrow("select ready, active, estimated from pgq_queues")) as task:
+        await waiting(c, b, task)
+        await a.execute(EVACUATE, 0)
+        await c.execute("select pg_advisory_unlock(7)")
+        row = await within(task)
+    assert row is not None
+    assert tuple(row) == (0, 1, False)
+
+
+async def test_max_ready_counts_jobs_that_are_moved_meanwhile(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("select pgq_configure_queue('default', max_ready => 100)")
+    await enqueue(a, 100)
+    await maintain(a)
+    await a.execute("begin; lock table pgq.job_0 in access exclusive mode")
+    async with started(b.fetchval("select pgq_enqueue('1')")) as task:
+        await waiting(c, b, task)
+        await a.execute(EVACUATE, 0)
+        await a.execute("commit")
+        with pytest.raises(asyncpg.ConfigurationLimitExceededError):
+            await within(task)
+
+
+async def test_a_purge_waits_for_maintenance_that_is_moving_jobs(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await enqueue(a, 60)
+    await maintain(a)
+    await no_ticks(c)
+    await a.execute("begin; select from pgq.gate for update; select setval('pgq.last_tick', 1)")
+    await a.execute(EVACUATE, 0)
+    async with started(b.fetchval("select pgq_purge('default')")) as task:
+        await waiting(c, b, task)
+        await a.execute("commit")
+        assert await within(task) == 60
+
+
+async def test_a_purge_finds_jobs_that_maintenance_has_moved_meanwhile(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    (first, *_) = await enqueue(a, 60)
+    await maintain(a)
+    await no_ticks(c)
+    await c.execute(f"""
+        alter function pgq._is_waiting(pgq.job) rename to _looked;
+        create function pgq._is_waiting(p_job pgq.job) returns boolean
+        language plpgsql set search_path = pg_catalog, pg_temp as $$
+        begin
+            perform pg_advisory_lock(7), pg_advisory_unlock(7) where p_job.id = {first};
+            return pgq._looked(p_job);
+        end $$;
+        select pg_advisory_lock(7);
+    """)
+    async with started(b.fetchval("select pgq_purge('default')")) as task:
+        await waiting(c, b, task)
+        await a.execute("select setval('pgq.last_tick', 1)")
+        await a.execute(EVACUATE, 0)
+        await c.execute("select pg_advisory_unlock(7)")
+        assert await within(task) == 60
+
+
+async def test_a_large_payload_outlives_the_slot_of_its_job(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    job_id = await a.fetchval(
+        "select pgq_enqueue(jsonb_agg(md5(i::text))) from generate_series(1, 20000) i"
+    )
+    await c.execute("select pg_advisory_lock(7)")
+    call = "select pg_advisory_lock(7), jsonb_array_length(payload) as length from pgq_get($1)"
+    async with started(b.fetchrow(call, job_id)) as task:
+        await waiting(c, b, task)
+        home, before = await slot_of(a, job_id), await files(a)
+        await complete(a, await dequeue(a))
+        await maintain(a, 6)
+        assert f"pgq.job_{home}" in {name for name, _ in await files(a) - before}
+        await c.execute("select pg_advisory_unlock(7)")
+        row = await within(task)
+    assert row is not None
+    assert row["length"] == 20000
 
 
 async def test_a_slot_whose_jobs_are_locked_does_not_keep_others_from_being_emptied(

@@ -14,30 +14,31 @@ set enable_sort = off
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_us constant bigint := pgq._us(v_now);
     v_max constant integer := 0;
     v_tick constant boolean := false;
-    v_slots constant smallint[] := pgq._slots();
     v_lane integer;
     v_left integer := p_limit;
 begin
     for v_lane in select l.id from pgq.lane l where l.queue_id = p_queue_id loop
-        --@ each ring
-        if {slot} = any (v_slots) then
-            v_left := v_left - (select count(*) from (
+        -- In one snapshot, taken when all slots are locked: jobs move between them, and take their
+        -- place as of the time when they do.
+        v_left := v_left - (select count(*) from (
+            select from (
+                --@ each ring
                 select from pgq.job_{slot} i
-                 where i.lane = v_lane and i.id > {start} and {claimable}
-                 limit v_left
-            ) r)::integer;
-        end if;
-        --@ end
-        --@ each parked
-        if {slot} = any (v_slots) then
-            v_left := v_left - (select count(*) from (
-                select from pgq.job_{slot} i where {due} limit v_left
-            ) r)::integer;
-        end if;
-        --@ end
+                 where i.lane = v_lane and i.id > {start} and {claimable} and {has_pages}
+                union all
+                --@ end
+                --@ each parked
+                select from pgq.job_{slot} i
+                 where i.lane = v_lane and i.due > {start} and {has_pages}
+                   and i.due <= (select pgq._us(pgq._now())) + 4095
+                   and (i.run_at is null or i.run_at <= v_now) and {claimable}
+                union all
+                --@ end
+                select where false
+            ) u limit v_left
+        ) r)::integer;
     end loop;
     -- As in pgq._live_keys.
     raise exception using errcode = 'PQ000';

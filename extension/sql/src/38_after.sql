@@ -83,6 +83,30 @@ $$;
 comment on function pgq._may_await(bigint) is
 'whether the caller may know of a job, or there is none';
 
+create function pgq._is_over(p_id bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+declare
+    v_is_over boolean;
+begin
+    v_is_over := not exists (
+        select from pgq.lane l, lateral (
+            select from pgq.job j where j.lane = l.id and j.id = p_id offset 0
+        ) j
+    ) and not exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed');
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_is_over;
+end
+$$;
+comment on function pgq._is_over(bigint) is
+'whether a job has completed or is not known: neither live nor dead, in one snapshot';
+
 create function pgq._find_for_waiter(
     p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
 )
@@ -101,7 +125,8 @@ begin
             select from pgq.archive a where a.id = p_id and a.state <> 'completed'
         ) then
             place := array[6, 0, p_id];
-        elsif (pgq._find(p_id)).id is null then
+        elsif pgq._is_over(p_id) then
+            perform pgq._check_moved();
             place := null;
             return;
         else

@@ -114,6 +114,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._find(p_job_id);
+    v_ended bigint[];
 begin
     if v_job.wait is null or v_job.group_id is not null then
         perform pgq._drop_dependencies(array[p_job_id]);
@@ -121,9 +122,15 @@ begin
     end if;
     -- Anybody may write the setting that notes them, and the dead one may have been retried since.
     -- Those that have completed may be left to the next tick.
+    v_ended := array(
+        select d.on_id from pgq.dependency d
+         where d.job_id = p_job_id and d.on_dead = 'die' and (pgq._find(d.on_id)).id is null
+    );
+    -- With a snapshot taken after those looks, which shows of one that has completed that nobody
+    -- waits for it, or that this is left to the next tick.
     if v_job.lane <> p_lane or not exists (
         select from pgq.dependency d
-         where d.job_id = p_job_id and d.on_dead = 'die' and (pgq._find(d.on_id)).id is null
+         where d.job_id = p_job_id and d.on_dead = 'die' and d.on_id = any (v_ended)
            and not exists (
                    select from pgq.waiter_hint h where h.job_id = d.on_id and h.lane = 0
                )

@@ -74,17 +74,27 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_queue_id constant integer := pgq._queue_id(queue, 'manage');
     v_id bigint;
+    v_last bigint;
 begin
     perform pgq._check_not_null('dedupe_key', dedupe_key is null);
-    v_id := (pgq._live_keys(pgq._queue_id(queue, 'manage'), array[dedupe_key]))[1];
-    return v_id is not null and @extschema@.pgq_cancel(v_id, force);
+    -- Another one may have got the key in the transaction that ended the one before.
+    loop
+        v_id := (pgq._live_keys(v_queue_id, array[dedupe_key]))[1];
+        exit when v_id is null or v_id is not distinct from v_last;
+        if @extschema@.pgq_cancel(v_id, force) then
+            return true;
+        end if;
+        v_last := v_id;
+    end loop;
+    return false;
 end
 $$;
 revoke all on function @extschema@.pgq_cancel_key(text, text, boolean) from public;
 comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
-'Cancels the live job with a dedupe key, as pgq_cancel(id). Errors: 42704 unknown queue; 22004; '
-'40001.';
+'Cancels the live job with a dedupe key, as pgq_cancel(id); if that ends meanwhile, the one that '
+'has got the key. Errors: 42704 unknown queue; 22004; 40001.';
 
 create function @extschema@.pgq_cancel_all(
     queue text,

@@ -132,6 +132,50 @@ comment on function @extschema@.pgq_retry_dead(text, integer) is
 'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids; those '
 'whose dedupe key a live job has stay dead. Errors: 42704 unknown queue; 22004 and 22023 max.';
 
+create function pgq._purge_live(p_queue_id integer, p_states text[])
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_tick bigint;
+    v_count bigint;
+    v_all bigint := bigint '0';
+begin
+    -- Again if a tick has come meanwhile: what that moves is not seen, or cannot be locked.
+    for v_round in 1..3 loop
+        v_tick := pg_sequence_last_value('pgq.last_tick');
+        perform pgq._await_tick();
+        with doomed as (
+            select j.slot, j.lane, j.id
+              from pgq.job j
+             where j.lane in (select l.id from pgq.lane l where l.queue_id = p_queue_id)
+               and j.token is null
+               and case when pgq._is_waiting(j) then 'waiting'
+                        when j.run_at > v_now then 'scheduled'
+                        else 'ready' end = any (p_states)
+               for update skip locked
+        ), gone as (
+            delete from pgq.job j
+             using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
+            returning j as job, j.group_id
+        ), noted as (
+            select pgq._note_ended(array_agg(pgq._bare(g.job))) from gone g
+             where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
+        )
+        select count(*) into v_count from gone left join noted on true;
+        v_all := v_all + v_count;
+        exit when v_tick is not distinct from pg_sequence_last_value('pgq.last_tick');
+    end loop;
+    perform pgq._check_moved();
+    return v_all;
+end
+$$;
+comment on function pgq._purge_live(integer, text[]) is
+'deletes the live jobs of a queue that are in these states, and returns their number; those that '
+'others have locked stay';
+
 create function @extschema@.pgq_purge(
     queue text,
     states text[] default '{ready,scheduled,waiting}'
@@ -143,7 +187,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_now constant timestamptz := pgq._now();
     v_queue_id constant integer := pgq._queue_id(queue, 'manage');
     v_state text;
     v_live bigint;
@@ -158,25 +201,7 @@ begin
                              'cancelled.';
         end if;
     end loop;
-    with doomed as (
-        select j.slot, j.lane, j.id
-          from pgq.job j
-         where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
-           and j.token is null
-           and case when pgq._is_waiting(j) then 'waiting'
-                    when j.run_at > v_now then 'scheduled'
-                    else 'ready' end = any (states)
-           for update skip locked
-    ), gone as (
-        delete from pgq.job j
-         using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
-        returning j as job, j.group_id
-    ), noted as (
-        select pgq._note_ended(array_agg(pgq._bare(g.job))) from gone g
-         where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
-    )
-    select count(*) into v_live from gone left join noted on true;
-    perform pgq._check_moved();
+    v_live := pgq._purge_live(v_queue_id, states);
     with gone as (
         delete from pgq.archive a
          using pgq.queue q
@@ -193,6 +218,7 @@ revoke all on function @extschema@.pgq_purge(text, text[]) from public;
 comment on function @extschema@.pgq_purge(text, text[]) is
 'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting, dead, '
 'completed or cancelled, and returns their number. Active jobs stay, and so do jobs that another '
-'transaction is about to claim. With completed jobs the dedupe keys go that were held for them. '
-'For completed and cancelled jobs it reads the whole archive: retention is what usually removes '
-'them. Errors: 42704 unknown queue; 22004; 22023 another state.';
+'transaction is about to claim. Waits for maintenance that is moving jobs. With completed jobs the '
+'dedupe keys go that were held for them. For completed and cancelled jobs it reads the whole '
+'archive: retention is what usually removes them. Errors: 42704 unknown queue; 22004; 22023 '
+'another state.';

@@ -97,6 +97,42 @@ comment on function pgq._next_event(integer, timestamptz, boolean) is
 'falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, or was '
 'committed late, is not looked at';
 
+create function pgq._has_strays()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_free constant smallint[] := array(
+        select s::smallint from generate_series(0, 5) s
+         where s <> all ((select pgq._slots())::smallint[])
+    );
+    v_found boolean := false;
+begin
+    if v_free <> '{}' then
+        execute format(
+            'lock table %s in access share mode nowait',
+            (select string_agg(format('pgq.job_%s', s), ', ') from unnest(v_free) s)
+        );
+        v_found := exists (
+            select from unnest(v_free) s
+             where pg_relation_size(format('pgq.job_%s', s)::regclass) > 0
+               and pgq._holds_jobs(s, true)
+        );
+    end if;
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_found;
+    when lock_not_available then
+        return false;
+end
+$$;
+comment on function pgq._has_strays() is
+'whether a slot that is free has got jobs, of those who had chosen it before it was freed: the '
+'next tick makes it live. Waits for nobody';
+
 create function pgq._next_tick(p_now timestamptz)
 returns timestamptz
 language plpgsql
@@ -105,7 +141,8 @@ as $$
 begin
     return case when pgq._read_committed()  -- else its claims do no maintenance
                      and (exists (select from pgq.group_hint)
-                          or exists (select from pgq.waiter_hint))
+                          or exists (select from pgq.waiter_hint)
+                          or pgq._has_strays())
                 then least(
                          timestamptz 'epoch' + interval '1 millisecond'
                              * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),

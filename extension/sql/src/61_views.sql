@@ -57,6 +57,7 @@ comment on function pgq._queues() is 'for the view pgq_queues';
 create function pgq._leased(p_slot smallint)
 returns setof pgq.job
 language plpgsql
+stable
 set search_path = pg_catalog, pg_temp
 {index_scans}
 as $$
@@ -92,9 +93,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
+    v_slots smallint[];
     v_jobs pgq.job[];
 begin
-    v_jobs := array(select pgq._bare(j) from unnest(pgq._readable_slots()) s, pgq._leased(s) j);
+    v_slots := pgq._readable_slots();
+    v_jobs := array(select pgq._bare(j) from unnest(v_slots) s, pgq._leased(s) j);
     -- As in pgq._live_keys.
     raise exception using errcode = 'PQ000';
 exception
@@ -218,8 +221,9 @@ begin
     perform pgq._check_not_null('id', id is null);
     -- One statement: jobs move between slots and archive, and in one snapshot each is in one place.
     begin
+        -- A whole row has its values in it: nothing keeps a slot from being truncated afterwards.
+        v_job := (select u from (
         select {finished_job}
-          into v_job
           from pgq.archive a left join pgq.queue q on {its_queue}
          where a.id = pgq_get.id and a.expires_at > clock_timestamp()
          union all
@@ -235,7 +239,8 @@ begin
                    --@ end
                ) j
           join pgq.lane l on l.id = j.lane
-          join pgq.queue q on q.id = l.queue_id;
+          join pgq.queue q on q.id = l.queue_id
+        ) u);
         -- As in pgq._live_keys.
         raise exception using errcode = 'PQ000';
     exception

@@ -150,6 +150,42 @@ comment on function pgq._truncate(smallint) is
 'empties a closing slot and returns what it is then: free, live (it has jobs again), or still '
 'closing';
 
+create function pgq._lock_lanes(p_slot smallint)
+returns integer[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+declare
+    v_lanes integer[];
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        v_lanes := array(
+            select l.id
+              from (
+                       select q.id from pgq.queue q
+                        where exists (
+                                  select from pgq.lane o
+                                   where o.queue_id = q.id and exists (
+                                             select from pgq.job_{slot} j where j.lane = o.id
+                                         )
+                              )
+                          for share skip locked
+                   ) q
+              join pgq.lane l on l.queue_id = q.id
+        );
+    --@ end
+    end case;
+    return v_lanes;
+end
+$$;
+comment on function pgq._lock_lanes(smallint) is
+'the lanes of the queues that have jobs in a slot, except of those that others are just about to '
+'configure: active jobs may get permits where they are. Keeps the settings until the transaction '
+'ends';
+
 create function pgq._evacuate(p_from smallint, p_to smallint, p_now timestamptz)
 returns boolean
 language plpgsql
@@ -157,16 +193,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_lane record; v_us constant bigint := pgq._us(greatest(p_now, pgq._open_slot(p_to)));
+    v_lanes constant integer[] := pgq._lock_lanes(p_from);
 begin
     case p_from
     --@ each slot
     when {slot} then
         for v_lane in with chosen as materialized (
             select i.ctid
-              from (
-                       select i.ctid, i.group_id from pgq.job_{slot} i
-                        where i.lease_expires_at is distinct from 'infinity' limit 1000
-                   ) i
+              from (select i.ctid, i.group_id from pgq.job_{slot} i
+                     where i.lease_expires_at is distinct from 'infinity'
+                       and i.lane = any (v_lanes) limit 1000) i
               left join lateral pgq._lock_groups(array[i.group_id], true) g on true
              where i.group_id is null or g is not null
         ), moved as (
