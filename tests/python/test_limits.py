@@ -554,12 +554,14 @@ MOVE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
 async def test_a_job_that_is_active_when_its_queue_gets_a_limit_is_not_moved_meanwhile(
     a: Connection, b: Connection
 ) -> None:
-    (first, *_) = await enqueue(a, 3)
+    first, second, _ = await enqueue(a, 3)
     assert len(await dequeue(a)) == 1
     home = await slot_of(a, first)
     await b.execute("begin")
     await configure(b, 1)
-    assert not await a.fetchval(MOVE, home)
+    assert await a.fetchval(MOVE, home)
+    assert await slot_of(a, first) == home
+    assert await slot_of(a, second) != home
     await b.execute("commit")
     assert await a.fetchval(MOVE, home)
     assert await slot_of(a, first) != home

@@ -183,8 +183,8 @@ end
 $$;
 comment on function pgq._lock_lanes(smallint) is
 'the lanes of the queues that have jobs in a slot, except of those that others are just about to '
-'configure: active jobs may get permits where they are. Keeps the settings until the transaction '
-'ends';
+'configure: their active jobs may get permits where they are. Keeps the settings until the '
+'transaction ends';
 
 create function pgq._evacuate(p_from smallint, p_to smallint, p_now timestamptz)
 returns boolean
@@ -202,7 +202,7 @@ begin
             select i.ctid
               from (select i.ctid, i.group_id from pgq.job_{slot} i
                      where i.lease_expires_at is distinct from 'infinity'
-                       and i.lane = any (v_lanes) limit 1000) i
+                       and (i.token is null or i.lane = any (v_lanes)) limit 1000) i
               left join lateral pgq._lock_groups(array[i.group_id], true) g on true
              where i.group_id is null or g is not null
         ), moved as (
