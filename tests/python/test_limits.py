@@ -45,6 +45,7 @@ CLOCK = """
     $$ select to_timestamp(pg_catalog.pg_sequence_last_value('public.test_clock') / 1000.0) $$
 """
 TURN_CLOCK = "select setval('test_clock', last_value + $1) from test_clock"
+MOVE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
 # As maintenance does when no slot is free: only it moves jobs, so its gate is locked.
 EVACUATE = """
     with ring as materialized (
@@ -546,9 +547,6 @@ async def test_pops_of_one_transaction_count_as_one_after_the_other(
     assert len(await b.fetch("select * from pgq_pop(9)")) == 0
     await a.execute("commit")
     assert len(await b.fetch("select * from pgq_pop(9)")) == 2
-
-
-MOVE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
 
 
 async def test_a_job_that_is_active_when_its_queue_gets_a_limit_is_not_moved_meanwhile(

@@ -35,23 +35,6 @@ $$;
 comment on function pgq._check_moved() is
 'raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved';
 
-create function pgq._await_tick()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform from pgq.gate g for key share;
-    -- Gives back the lock.
-    raise exception using errcode = 'PQ000';
-exception
-    when sqlstate 'PQ000' then
-        return;
-end
-$$;
-comment on function pgq._await_tick() is
-'waits for the tick that another session is just committing: what that has moved can be seen then';
-
 create function pgq._bare(p_job pgq.job)
 returns pgq.job
 language plpgsql

@@ -30,10 +30,8 @@ begin
                 union all
                 --@ end
                 --@ each parked
-                select from pgq.job_{slot} i
-                 where i.lane = v_lane and i.due > {start} and {has_pages}
-                   and i.due <= (select pgq._us(pgq._now())) + 4095
-                   and (i.run_at is null or i.run_at <= v_now) and {claimable}
+                select from (select pgq._us(pgq._now()) as v_us) t, pgq.job_{slot} i
+                 where {due} and {has_pages}
                 union all
                 --@ end
                 select where false

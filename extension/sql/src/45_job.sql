@@ -132,6 +132,23 @@ comment on function @extschema@.pgq_retry_dead(text, integer) is
 'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids; those '
 'whose dedupe key a live job has stay dead. Errors: 42704 unknown queue; 22004 and 22023 max.';
 
+create function pgq._await_tick()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgq.gate g for key share;
+    -- Gives back the lock.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return;
+end
+$$;
+comment on function pgq._await_tick() is
+'waits for the tick that another session is just committing: what that has moved can be seen then';
+
 create function pgq._purge_live(p_queue_id integer, p_states text[])
 returns bigint
 language plpgsql

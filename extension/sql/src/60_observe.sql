@@ -30,11 +30,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select s
-          from unnest(pgq._slots() || array(
-                   -- Maintenance may open a parked slot, and move jobs there, after this look.
-                   select o from unnest('{4,5}'::smallint[]) o where o <> all (pgq._slots())
-               )) s
+        -- The parked ones in any case, as in pgq._held_permits.
+        select distinct s from unnest(pgq._slots() || '{4,5}'::smallint[]) s
          where pgq._try_read(format('pgq.job_%s', s)::regclass)
            and pgq._try_read(format('pgq.floor_%s', s)::regclass)
     );

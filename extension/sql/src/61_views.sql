@@ -223,23 +223,23 @@ begin
     begin
         -- A whole row has its values in it: nothing keeps a slot from being truncated afterwards.
         v_job := (select u from (
-        select {finished_job}
-          from pgq.archive a left join pgq.queue q on {its_queue}
-         where a.id = pgq_get.id and a.expires_at > clock_timestamp()
-         union all
-        select {live_job}
-          from (
-                   select (null::pgq.job).* where false
-                   --@ each slot
-                   union all
-                   select i.* from pgq.lane l, lateral (
-                       select i.* from pgq.job_{slot} i
-                        where i.lane = l.id and i.id = pgq_get.id offset 0
-                   ) i where {has_pages}
-                   --@ end
-               ) j
-          join pgq.lane l on l.id = j.lane
-          join pgq.queue q on q.id = l.queue_id
+            select {finished_job}
+              from pgq.archive a left join pgq.queue q on {its_queue}
+             where a.id = pgq_get.id and a.expires_at > clock_timestamp()
+             union all
+            select {live_job}
+              from (
+                       select (null::pgq.job).* where false
+                       --@ each slot
+                       union all
+                       select i.* from pgq.lane l, lateral (
+                           select i.* from pgq.job_{slot} i
+                            where i.lane = l.id and i.id = pgq_get.id offset 0
+                       ) i where {has_pages}
+                       --@ end
+                   ) j
+              join pgq.lane l on l.id = j.lane
+              join pgq.queue q on q.id = l.queue_id
         ) u);
         -- As in pgq._live_keys.
         raise exception using errcode = 'PQ000';
