@@ -15,12 +15,11 @@ select i.ctid from pgq.job_{slot} i
                                        order by j.wait, j.id limit 1
                                   )
                               and i.group_id = g.id and i.wait >= g.place
-                              and (
+                              and ((select pg_relation_size('pgq.job_{other}') = 0) or (
                                   select j.id from pgq.job_{other} j
                                    where j.group_id = g.id and j.wait >= g.place
-                                     and j.wait <= i.wait
-                                     and (select pg_relation_size('pgq.job_{other}') > 0) limit 1
-                              ) is null
+                                     and j.wait <= i.wait limit 1
+                              ) is null)
 --@ end
 
 create function pgq._follow_in(
@@ -127,11 +126,11 @@ begin
          where h.are_left
             or true
                --@ each parked
-               and (
+               and ({has_pages} is false or (
                    select j.id from pgq.job_{slot} j
-                    where j.group_id = g.id and j.wait < g.place and {has_pages}
+                    where j.group_id = g.id and j.wait < g.place
                     order by j.wait desc, j.id desc limit 1
-               ) is null
+               ) is null)
                --@ end
     );
 end

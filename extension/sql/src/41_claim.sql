@@ -164,6 +164,13 @@ begin
         end case;
     end loop;
     {elsewhere};
+    case v_dues[2]
+    --@ each parked
+    when {slot} then
+        {until_second};
+    --@ end
+    else null;
+    end case;
     loop
         case v_first
         --@ each ring
