@@ -147,7 +147,7 @@ class Throughput(Scenario):
     all do. A quick run counts all of a shorter run, even if its backlog ends before.
     """
 
-    adds: int = 0
+    adds: int | str = 0
     takes: int | str = 0
     ready: int = 0
     backlog: int | str = 0
@@ -196,9 +196,9 @@ class Throughput(Scenario):
         script = context.script(stage, variant, scenario=self.scripts)
         if script is None:
             return []
-        takes, clients, backlog, warm = (
+        adds, takes, clients, backlog, warm = (
             int(variant.variables[value]) if isinstance(value, str) else value
-            for value in (self.takes, self.clients, self.backlog, self.warm)
+            for value in (self.adds, self.takes, self.clients, self.backlog, self.warm)
         )
         seconds = context.seconds if context.quick else max(context.seconds, self.seconds)
         # Connecting takes a part of it, and the log leaves out the seconds that are not whole.
@@ -220,8 +220,8 @@ class Throughput(Scenario):
             after = stage.live(database)
         if backlog > 0 and after <= clients * takes and not context.quick:
             raise _ExhaustedError
-        done = self._count(run.transactions, takes, before, after)
-        if done < 0.99 * run.transactions * (takes or self.adds):
+        done = self._count(run.transactions, adds, takes, before, after)
+        if done < 0.99 * run.transactions * (takes or adds):
             context.remark(
                 f"{stage.system.name} {variant.title}: a claim came back with "
                 f"{done / run.transactions:.2f} of {takes} jobs."
@@ -230,9 +230,9 @@ class Throughput(Scenario):
         value = rate * done / run.transactions
         return [Figure(variant=variant.name, system=stage.short, round=turn, value=value)]
 
-    def _count(self, transactions: int, takes: int, before: int, after: int) -> int:
+    def _count(self, transactions: int, adds: int, takes: int, before: int, after: int) -> int:
         """Return how many jobs were done; raises `BenchmarkError` if that cannot be true."""
-        added = transactions * self.adds
+        added = transactions * adds
         if takes == 0:
             if after - before != added:
                 raise BenchmarkError(f"{after - before} jobs are there of {added} enqueued")
