@@ -20,7 +20,6 @@ from .sessions import (
     no_ticks,
     raise_floors,
     sessions,
-    slot_of,
     started,
     stop_clock,
     turning,
@@ -860,36 +859,6 @@ async def test_where_most_groups_of_a_call_are_busy_the_commit_finds_those_that_
     for ended, next_ones in ((heads, followers), (followers, ids[:2])):
         await finish_all(a, ended)
         assert await claimed(a) == next_ones
-
-
-async def test_enqueues_do_not_look_within_20_ms_after_one_that_found_jobs(a: Connection) -> None:
-    await lines(a, 1)
-    now = await a.fetchval("select clock_timestamp()")
-
-    async def is_parked(after: int, group: str, priority: int = 0) -> bool:
-        await no_ticks(a, now + timedelta(milliseconds=after))
-        call = "select pgq_enqueue('1', priority => $2, group_key => $1)"
-        job_id = await a.fetchval(call, group, priority)
-        # Alone in its group, so it may be claimed wherever it is.
-        is_ready = await a.fetchval("select wait is null from pgq.job where id = $1", job_id)
-        assert is_ready == (group != "g0")
-        return (await slot_of(a, job_id) or 0) > 3
-
-    assert await is_parked(0, "g0")
-    assert not await is_parked(0, "other lane", priority=1)
-    assert await is_parked(20, "too late to be seen")
-    # That was wrong, so all look for a tenth of a second.
-    assert await is_parked(21, "g0")
-    assert not await is_parked(22, "seen")
-    assert await is_parked(140, "g0")
-    assert not await is_parked(140, "still seen")
-    assert await is_parked(141, "g0")
-    assert await is_parked(141, "not seen")
-    # The clock was set back.
-    assert await is_parked(-9999, "g0")
-    assert await is_parked(-9999, "not seen again")
-    await no_ticks(a, now + timedelta(seconds=1))
-    assert len(await claimed(a, 100)) == 6
 
 
 @pytest.mark.parametrize("bad", [None, "", "k" * 251])

@@ -14,7 +14,6 @@ create sequence pgq.admission;
 create sequence pgq.admission_seen;
 create sequence pgq.awaited;
 create sequence pgq.crowded;
-create sequence pgq.busy;
 --@ each parked
 create sequence pgq.empty_{slot};
 --@ end
@@ -42,9 +41,6 @@ comment on sequence pgq.awaited is
 'not null: a job may be marked (is_awaited). Set before the first one is, and never reset';
 comment on sequence pgq.crowded is
 'when (ms since 1970) others had locked so many parked jobs last that a claim found too few';
-comment on sequence pgq.busy is
-'when (ms since 1970) an enqueue found last that most of its groups had jobs, times 65536, plus '
-'its lane; later than now, and without a lane, while nobody is to go by that: see pgq._note_busy';
 --@ each parked
 comment on sequence pgq.empty_{slot} is
 'not null: parked slot {slot} has no rows. Ticks set it, and whoever writes the slot takes it back '

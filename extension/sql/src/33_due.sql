@@ -25,21 +25,25 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
 ((v_serial and not exists (select from w where w.group_id is null))
                                            or (select count(*) < v_limit from w))
 --@ end
--- The same for a second slot in which some are due: only what is below the lowest id in its window,
--- or nothing if its window does not tell.
---@ define below
-v_limit := {due_limit};
-                        select case when (v_serial and bool_and(w.group_id is not null))
-                                         or count(*) < v_limit then min(w.id) else 0 end
-                          into v_below from ({due_window}) w
+-- The same for the other slot: the lowest id in its window, null if nothing is due there; 0: its
+-- window does not tell.
+--@ define first_of_second
+(
+            select case when (v_serial and w.grouped) or coalesce(cardinality(w.ids), 0) < v_limit
+                        then w.ids[1] else 0 end
+              from pgq._window(
+                       v_dues[2], v_lane, 0, 9223372036854775807, v_limit, v_now, v_max, false
+                   ) w
+        )
 --@ end
 
 -- In v_dues, of which the oldest is the first, some are due: up to the lowest id elsewhere.
 --@ define from_due
 v_limit := {due_limit};
-        v_until := least(
-            v_below, pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false)
-        );
+        v_until := pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false);
+        if v_dues[2] is not null then
+            v_until := least(v_until, {first_of_second});
+        end if;
         v_first := v_dues[1];
         v_place := (v_place & ~7::bigint) | v_first
 --@ end

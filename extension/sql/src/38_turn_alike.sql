@@ -15,11 +15,12 @@ select i.ctid from pgq.job_{slot} i
                                        order by j.wait, j.id limit 1
                                   )
                               and i.group_id = g.id and i.wait >= g.place
-                              and ((select pg_relation_size('pgq.job_{other}') = 0) or (
+                              and (
                                   select j.id from pgq.job_{other} j
                                    where j.group_id = g.id and j.wait >= g.place
-                                     and j.wait <= i.wait limit 1
-                              ) is null)
+                                     and j.wait <= i.wait
+                                     and (select pg_relation_size('pgq.job_{other}') > 0) limit 1
+                              ) is null
 --@ end
 
 create function pgq._follow_in(
@@ -126,11 +127,11 @@ begin
          where h.are_left
             or true
                --@ each parked
-               and ({has_pages} is false or (
+               and (
                    select j.id from pgq.job_{slot} j
-                    where j.group_id = g.id and j.wait < g.place
+                    where j.group_id = g.id and j.wait < g.place and {has_pages}
                     order by j.wait desc, j.id desc limit 1
-               ) is null)
+               ) is null
                --@ end
     );
 end
@@ -174,26 +175,6 @@ comment on function pgq._headless(integer, bigint[], bigint[], bigint[]) is
 'with a higher id than p_places: if a queue has but one head per group, all but those of which the '
 'head is in a parked slot, before the job that was added';
 
-create function pgq._note_busy(p_lane integer)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_now constant bigint := pgq._ms(pgq._now());
-    v_noted constant bigint := pg_sequence_last_value('pgq.busy') >> 16;
-begin
-    if p_lane is null then
-        perform setval('pgq.busy', (v_now + 100) << 16);
-    elsif (v_now - v_noted between -100 and 20) is not true then
-        perform setval('pgq.busy', (v_now << 16) | p_lane);
-    end if;
-end
-$$;
-comment on function pgq._note_busy(integer) is
-'spares enqueues in a lane the look for jobs of their groups for 20 ms: most had some. Null: they '
-'were spared it and most had none, so all look for a tenth of a second';
-
 create function pgq._turn_alike(
     p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]
 )
@@ -212,9 +193,6 @@ begin
         v_left := pgq._first_to_wait(p_group_ids, p_places);
         if v_left <> '{}' then
             v_left := pgq._headless(p_lane, p_group_ids, p_places, v_left);
-            if cardinality(v_left) * 2 > cardinality(p_group_ids) then
-                perform pgq._note_busy(null);
-            end if;
         end if;
     else
         select r.parked || r.parked_closing into v_slots

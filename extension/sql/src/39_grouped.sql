@@ -31,28 +31,6 @@ comment on function pgq._are_busy(pgq.target, bigint[]) is
 'whether there are jobs of most of these groups in the parked slot that is not written: after the '
 'two have turned, before there are in the other one';
 
--- For 20 milliseconds after somebody has looked.
---@ define known_busy
-pg_sequence_last_value('pgq.busy') & 65535 = p_at.lane
-        and (extract(epoch from pgq._now()) * 1000)::bigint
-            - (pg_sequence_last_value('pgq.busy') >> 16) between 0 and 20
---@ end
-
---@ define add_waiting
-with added as (
-                insert into pgq.job_{slot} as j (
-                    id, enqueued_at, lane, slot, payload, group_key, group_id, wait
-                )
-                select n.id, pgq._now(), p_at.lane, {slot}, n.payload, n.key, n.group_id, n.id
-                  from (
-                           select nextval('pgq.job_id'), u.*
-                             from unnest(p_payloads, p_group_keys, v_group_ids) u
-                       ) n (id, payload, key, group_id)
-                returning j.id
-            )
-            select array_agg(a.id) into v_ids from added a
---@ end
-
 create function pgq._enqueue_grouped(p_at pgq.target, p_payloads jsonb[], p_group_keys text[])
 returns bigint[]
 language plpgsql
@@ -63,17 +41,16 @@ declare
     v_ids bigint[];
     v_is_simple boolean;
     v_are_busy boolean;
-    v_known constant boolean := coalesce({known_busy}, false);
 begin
     -- Where most of the jobs are of groups in which there are some already, as far as the parked
-    -- slots tell, or as others have just seen: all wait, and the commit finds those that need not.
+    -- slots tell: all wait, and the commit finds those that need not.
     case p_at.parked
     --@ each parked
     when {slot} then
         select array_agg(g.id),
                bool_and(coalesce(length(g.key), 0) between 1 and 250)
                and count(*) = cardinality(p_payloads),
-               count(*) filter (where v_known or {is_busy_here}) * 2 > count(*)
+               count(*) filter (where {is_busy_here}) * 2 > count(*)
           into v_group_ids, v_is_simple, v_are_busy
           from (
                    select k, hashtextextended(k collate "C", p_at.queue_id)
@@ -85,11 +62,19 @@ begin
                )
            )
         then
-            {add_waiting};
+            with added as (
+                insert into pgq.job_{slot} as j (
+                    id, enqueued_at, lane, slot, payload, group_key, group_id, wait
+                )
+                select n.id, pgq._now(), p_at.lane, {slot}, n.payload, n.key, n.group_id, n.id
+                  from (
+                           select nextval('pgq.job_id'), u.*
+                             from unnest(p_payloads, p_group_keys, v_group_ids) u
+                       ) n (id, payload, key, group_id)
+                returning j.id
+            )
+            select array_agg(a.id) into v_ids from added a;
             {not_empty};
-            if not v_known then
-                perform pgq._note_busy(p_at.lane);
-            end if;
         end if;
     --@ end
     end case;

@@ -46,9 +46,6 @@
 if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
                 perform i.id from pgq.job_{slot} i where {due} order by i.due limit 1;
                 if found then
-                    if v_dues is not null and not (v_tick or v_more) then
-                        {below};
-                    end if;
                     v_dues := v_dues || v_slot;
                 end if;
             end if
@@ -150,7 +147,7 @@ declare
     v_slot smallint; v_first smallint; v_second smallint; v_more boolean; v_lease_ms integer;
     v_max integer; v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[];
     v_dues smallint[]; v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
-    v_count integer; v_rest integer; v_limit integer; v_do boolean; v_until bigint; v_below bigint;
+    v_count integer; v_rest integer; v_limit integer; v_do boolean; v_until bigint;
 begin
     {for_how_long};
     {look};

@@ -10,7 +10,6 @@
 create sequence pgq.home;
 create sequence pgq.put_off;
 create sequence pgq.crowded;
-create sequence pgq.busy;
 create sequence pgq.empty_4;
 create sequence pgq.empty_5;
 create sequence pgq.admission;
