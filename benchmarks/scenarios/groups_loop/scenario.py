@@ -7,7 +7,7 @@ from benchmarks.scenario import Throughput, Variant
 from benchmarks.system import PAYLOAD
 
 _READY = 10_000
-_KEYS = ", group_keys => array(select 'g' || floor(1000 * random()) from generate_series(1, {}))"
+_NO_KEYS = ", group_keys => null"
 _KEPT = "select pgq_configure_queue('default', keep_completed => '1 day');"
 
 # Name, title, jobs per call, what is set up before.
@@ -18,23 +18,28 @@ _LOOPS = (
 )
 
 
+def _keys(number: str) -> str:
+    drawn = f"select 'g' || floor(1000 * random()) from generate_series(1, {number})"
+    return f", group_keys => array({drawn})"
+
+
+def _backlog(arguments: str) -> str:
+    payloads = f"array_fill('{PAYLOAD}'::jsonb, array[{_READY}])"
+    return f"select count(*) from pgq_enqueue_many({payloads}{arguments}); vacuum (analyze);"
+
+
 def _pair(name: str, title: str, batch: str, setup: str) -> Iterator[Variant]:
-    fill = (
-        f"{setup} select count(*)"
-        f" from pgq_enqueue_many(array_fill('{PAYLOAD}'::jsonb, array[{_READY}])%s);"
-        " vacuum (analyze);"
-    )
     yield Variant(
         name=name,
         title=f"{title}, no groups",
-        variables={"batch": batch, "keys": ", group_keys => null"},
-        setup=fill % "",
+        variables={"batch": batch, "keys": _NO_KEYS},
+        setup=f"{setup} {_backlog(_NO_KEYS)}",
     )
     yield Variant(
         name=f"{name}_grouped",
         title=f"{title}, 1,000 groups",
-        variables={"batch": batch, "keys": _KEYS.format(":batch::int")},
-        setup=fill % _KEYS.format(_READY),
+        variables={"batch": batch, "keys": _keys(":batch::int")},
+        setup=f"{setup} {_backlog(_keys(str(_READY)))}",
         of=name,
     )
 
