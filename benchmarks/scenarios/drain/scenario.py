@@ -1,7 +1,7 @@
 """What one process with the system's own worker can do."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,37 +25,45 @@ _STEP = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Drain(Scenario):
-    """A backlog, and one worker."""
+    """A backlog, and one worker.
+
+    `systems` are those that take part, if not all do; `fill` adds the jobs, if not the system's own
+    way will do.
+    """
+
+    systems: Sequence[str] = ()
+    fill: Callable[[Database, Variant, int], None] | None = None
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems that bring a worker by turns."""
         for turn in range(context.rounds):
             for variant in context.chosen(self.variants):
                 for stage in context.turn(turn):
+                    if self.systems and stage.short not in self.systems:
+                        continue
                     if program := workers.program(stage.short):
-                        measure = partial(_measure, context, stage, program, variant, turn)
+                        measure = partial(self._measure, context, stage, program, variant, turn)
                         yield from context.attempt(stage, variant, measure)
 
-
-def _measure(
-    context: Context, stage: Stage, program: Path, variant: Variant, turn: int
-) -> list[Found]:
-    jobs = _QUICK_JOBS if context.quick else _JOBS
-    seconds = _QUICK_SECONDS if context.quick else _SECONDS
-    arguments = [variant.variables["width"], str(_STEP)]
-    starts: list[float] = []
-    with (
-        stage.database(jobs) as database,
-        workers.running(program, database, arguments=arguments) as running,
-    ):
-        end = time.monotonic() + seconds
-        while len(starts) < jobs // _STEP and (not starts or time.monotonic() < end):
-            starts.append(running.next_start())
-        if len(starts) < 2:
-            raise BenchmarkError(f"it began fewer than {2 * _STEP} jobs")
-        _check_completions(stage, database, jobs, len(starts) * _STEP)
-    rate = (len(starts) - 1) * _STEP / (starts[-1] - starts[0])
-    return [Figure(variant=variant.name, system=stage.short, round=turn, value=rate)]
+    def _measure(
+        self, context: Context, stage: Stage, program: Path, variant: Variant, turn: int
+    ) -> list[Found]:
+        jobs = _QUICK_JOBS if context.quick else _JOBS
+        seconds = _QUICK_SECONDS if context.quick else _SECONDS
+        arguments = [variant.variables["width"], str(_STEP)]
+        starts: list[float] = []
+        with stage.database(0 if self.fill else jobs) as database:
+            if self.fill:
+                self.fill(database, variant, jobs)
+            with workers.running(program, database, arguments=arguments) as running:
+                end = time.monotonic() + seconds
+                while len(starts) < jobs // _STEP and (not starts or time.monotonic() < end):
+                    starts.append(running.next_start())
+                if len(starts) < 2:
+                    raise BenchmarkError(f"it began fewer than {2 * _STEP} jobs")
+                _check_completions(stage, database, jobs, len(starts) * _STEP)
+        rate = (len(starts) - 1) * _STEP / (starts[-1] - starts[0])
+        return [Figure(variant=variant.name, system=stage.short, round=turn, value=rate)]
 
 
 def _check_completions(stage: Stage, database: Database, jobs: int, begun: int) -> None:
