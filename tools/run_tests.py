@@ -3,8 +3,8 @@
     python tools/run_tests.py [--version 18]... [--sql 17]... [--only sql|python|clients]
         [--install extension|upgraded|script] [-- argument ...]
 
-On the versions of --sql only the pgTAP suite runs, on each in other surroundings: settings, locale
-and way of installation. Three suites run at a time; their lines begin with the version then.
+On the versions of --sql the pgTAP suite runs, on each in other surroundings: settings, locale and
+way of installation. Three suites run at a time; their lines begin with the version then.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure. Tests with the mark "once" run on PostgreSQL 18 only, beside the others
 when all are to run. pytest finds the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL
@@ -125,8 +125,7 @@ def main() -> int:
     # What takes longest begins first.
     for suite in [options.only] if options.only else ["python", "sql"]:
         for version in usual:
-            if version not in options.sql:
-                plan += [(version, run) for run in _runs(suite, version, options.arguments)]
+            plan += [(version, run) for run in _runs(suite, version, options.arguments)]
     for version in options.sql:
         plan.append((version, partial(_run_sql_around, version, options.arguments)))
 
