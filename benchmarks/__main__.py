@@ -160,7 +160,7 @@ class Benchmark:
         results = Results(systems=systems)
         context = Context(
             place=HERE / "scenarios" / name,
-            stages=self._stages,
+            stages=[s for s in self._stages if s.short in (scenario.systems or here)],
             rounds=min(self._rounds, scenario.most or self._rounds),
             seconds=self._seconds,
             quick=self._quick,

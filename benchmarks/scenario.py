@@ -49,7 +49,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a scenario runs with; `stages` are the systems that are there."""
+    """What a scenario runs with; `stages` are the systems that are there and take part."""
 
     place: Path
     stages: Sequence[Stage]
@@ -114,7 +114,8 @@ class Scenario(ABC):
     """A scenario: `description` is for the report, `settings` are the server's while it runs.
 
     `matrix` makes one table of all variants and metrics; `standard` is whether it runs unasked.
-    `most` are the most rounds, 0 for as many as are asked for.
+    `most` are the most rounds, 0 for as many as are asked for. `systems` are those that take part,
+    if not all do.
     """
 
     title: str
@@ -125,6 +126,7 @@ class Scenario(ABC):
     matrix: bool = False
     standard: bool = True
     most: int = 0
+    systems: Sequence[str] = ()
 
     @abstractmethod
     def run(self, context: Context) -> Iterable[Found]:
@@ -143,8 +145,8 @@ class Throughput(Scenario):
     before the run, and `backlog` more for each second of it. `warm` is the number of seconds
     before those that count, in which the sessions plan. Where one of these is text, it names the
     variant's variable that has the number. `seconds` are the least that count.
-    `scripts` names another scenario whose scripts are used, `systems` those that take part, if not
-    all do. A quick run counts all of a shorter run, even if its backlog ends before.
+    `scripts` names another scenario whose scripts are used. A quick run counts all of a shorter
+    run, even if its backlog ends before.
     """
 
     adds: int | str = 0
@@ -153,7 +155,6 @@ class Throughput(Scenario):
     backlog: int | str = 0
     clients: int | str = 4
     scripts: str = ""
-    systems: Sequence[str] = ()
     warm: int | str = 1
     seconds: int = 0
 
@@ -174,8 +175,6 @@ class Throughput(Scenario):
         """Run all systems on equal backlogs, and again on larger ones if they were too small."""
         figures: list[Found] = []
         for stage in context.turn(turn):
-            if self.systems and stage.short not in self.systems:
-                continue
             measure = partial(self._measure, context, stage, variant, turn, backlogs)
             try:
                 for found in context.attempt(stage, variant, measure):

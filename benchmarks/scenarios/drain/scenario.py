@@ -1,7 +1,7 @@
 """What one process with the system's own worker can do."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,8 @@ _STEP = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Drain(Scenario):
-    """A backlog, and one worker.
+    """A backlog, and one worker; `fill` adds the jobs, if the system's own way will not do."""
 
-    `systems` are those that take part, if not all do; `fill` adds the jobs, if not the system's own
-    way will do.
-    """
-
-    systems: Sequence[str] = ()
     fill: Callable[[Database, Variant, int], None] | None = None
 
     def run(self, context: Context) -> Iterator[Found]:
@@ -39,8 +34,6 @@ class Drain(Scenario):
         for turn in range(context.rounds):
             for variant in context.chosen(self.variants):
                 for stage in context.turn(turn):
-                    if self.systems and stage.short not in self.systems:
-                        continue
                     if program := workers.program(stage.short):
                         measure = partial(self._measure, context, stage, program, variant, turn)
                         yield from context.attempt(stage, variant, measure)

@@ -5,30 +5,22 @@ from collections.abc import Iterator
 from benchmarks.figures import Bar, of_variant
 from benchmarks.scenario import Variant
 from benchmarks.scenarios.drain.scenario import Drain
-from benchmarks.system import PAYLOAD, Database
+from benchmarks.scenarios.groups_loop.scenario import backlog
+from benchmarks.system import Database
 
 _WIDTHS = (10, 100, 500)
 
 
 def _fill(database: Database, variant: Variant, jobs: int) -> None:
-    payloads = f"array_fill('{PAYLOAD}'::jsonb, array[{jobs}])"
-    keys = variant.variables["keys"].format(jobs=jobs)
-    database.psql(f"select count(*) from pgq_enqueue_many({payloads}, group_keys => {keys})")
-    database.psql("vacuum (analyze)")
+    database.psql(backlog(jobs, grouped=bool(variant.of)))
 
 
 def _pair(width: int) -> Iterator[Variant]:
+    variables = {"width": str(width)}
+    name, title = str(width), f"width {width}"
+    yield Variant(name=name, title=f"{title}, no groups", variables=variables)
     yield Variant(
-        name=str(width),
-        title=f"width {width}, no groups",
-        variables={"width": str(width), "keys": "null"},
-    )
-    drawn = "array(select 'g' || ceil(1000 * random()) from generate_series(1, {jobs}))"
-    yield Variant(
-        name=f"{width}_grouped",
-        title=f"width {width}, 1,000 groups",
-        variables={"width": str(width), "keys": drawn},
-        of=str(width),
+        name=f"{name}_grouped", title=f"{title}, 1,000 groups", variables=variables, of=name
     )
 
 

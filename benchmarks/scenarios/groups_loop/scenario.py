@@ -7,10 +7,6 @@ from benchmarks.scenario import Throughput, Variant
 from benchmarks.system import PAYLOAD
 
 _READY = 10_000
-_NO_KEYS = "group_keys => null"
-_KEYS = (
-    f"group_keys => array(select 'g' || ceil(1000 * random()) from generate_series(1, {_READY}))"
-)
 _KEPT = "select pgq_configure_queue('default', keep_completed => '1 day');"
 
 # Name, title, jobs per call, what is set up before.
@@ -21,9 +17,13 @@ _LOOPS = (
 )
 
 
-def _backlog(keys: str) -> str:
-    payloads = f"array_fill('{PAYLOAD}'::jsonb, array[{_READY}])"
-    return f"select count(*) from pgq_enqueue_many({payloads}, {keys}); vacuum (analyze);"
+def backlog(jobs: int, *, grouped: bool) -> str:
+    """Return SQL that enqueues so many jobs, and has statistics taken."""
+    drawn = f"array(select 'g' || ceil(1000 * random()) from generate_series(1, {jobs}))"
+    return (
+        f"select count(*) from pgq_enqueue_many(array_fill('{PAYLOAD}'::jsonb, array[{jobs}]),"
+        f" group_keys => {drawn if grouped else 'null'}); vacuum (analyze);"
+    )
 
 
 def _pair(name: str, title: str, batch: int, setup: str) -> Iterator[Variant]:
@@ -33,14 +33,14 @@ def _pair(name: str, title: str, batch: int, setup: str) -> Iterator[Variant]:
     yield Variant(
         name=name,
         title=f"{title}, no groups",
-        variables={"batch": str(batch), "draw": draw, "keys": _NO_KEYS},
-        setup=f"{setup} {_backlog(_NO_KEYS)}",
+        variables={"batch": str(batch), "draw": draw, "keys": "null"},
+        setup=f"{setup} {backlog(_READY, grouped=False)}",
     )
     yield Variant(
         name=f"{name}_grouped",
         title=f"{title}, 1,000 groups",
-        variables={"batch": str(batch), "draw": draw, "keys": f"group_keys => array[{drawn}]"},
-        setup=f"{setup} {_backlog(_KEYS)}",
+        variables={"batch": str(batch), "draw": draw, "keys": f"array[{drawn}]"},
+        setup=f"{setup} {backlog(_READY, grouped=True)}",
         of=name,
     )
 
