@@ -835,6 +835,78 @@ async def test_heads_are_claimed_in_id_order_from_all_slots(a: Connection) -> No
     assert await claimed(a, 9) == seconds[16:] + new
 
 
+async def without_grab(connection: Connection) -> None:
+    """Let the claims fail that do not go the short way."""
+    await connection.execute(
+        "alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer,"
+        " boolean) rename to _grab_more"
+    )
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_single_claims_go_the_short_way_wherever_the_next_job_is(
+    a: Connection, slots: int
+) -> None:
+    groups = ["p", "n1", "p", "n2", "n3", "p", "n4"]
+    ids = [await put(a, group) for group in groups]
+    if slots == 2:
+        await park_in_both(a)
+        await a.execute(PARK, ids[5:6], 5)
+    assert await claimed(a, 1) == ids[:1]
+    await finish(a, ids[0])
+    await no_ticks(a)
+    await without_grab(a)
+    for job_id in ids[1:]:
+        assert await claimed(a, 1) == [job_id]
+        await finish(a, job_id)
+
+
+async def test_a_single_claim_takes_another_one_if_the_next_in_the_ring_is_locked(
+    a: Connection, b: Connection
+) -> None:
+    head, ringed, follower = [await put(a, group) for group in ["p", "n", "p"]]
+    assert await claimed(a, 1) == [head]
+    await finish(a, head)
+    await no_ticks(a)
+    await b.execute("begin")
+    await b.execute("select from pgq.job where id = $1 for update", ringed)
+    assert await claimed(a, 1) == [follower]
+    await b.execute("rollback")
+    assert await claimed(a, 1) == [ringed]
+
+
+async def test_heads_that_are_left_for_the_one_in_the_ring_are_no_crowd(
+    a: Connection, b: Connection
+) -> None:
+    ringed = await put(a, "n")
+    await b.execute("begin")
+    await b.execute("select from pgq.job where id = $1 for update", ringed)
+    firsts, _ = await lines(a, 45)
+    await b.execute("rollback")
+    await finish_all(a, firsts)
+    await no_ticks(a)
+    assert await claimed(a, 1) == [ringed]
+    assert await a.fetchval("select pg_sequence_last_value('pgq.crowded')") is None
+
+
+async def test_a_single_claim_does_not_go_by_what_fell_due_first_if_that_tells_nothing(
+    a: Connection, b: Connection
+) -> None:
+    ids = [
+        row[0] for row in await a.fetch("select pgq_enqueue_many(array_fill('1'::jsonb, '{46}'))")
+    ]
+    await b.execute("begin")
+    await b.execute("select from pgq.job where id = $1 for update", ids[2])
+    receipts = await dequeue(a, 50)
+    assert len(receipts) == 45
+    await b.execute("rollback")
+    for job_id, token in reversed(receipts):
+        await a.execute("select pgq_release($1, $2)", job_id, token)
+    await no_ticks(a)
+    for job_id in ids[:4]:
+        assert await claimed(a, 1) == [job_id]
+
+
 async def test_a_claim_returns_as_many_as_it_can_where_others_have_locked_heads(
     a: Connection, b: Connection
 ) -> None:

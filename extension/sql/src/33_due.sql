@@ -37,9 +37,11 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
         )
 --@ end
 
--- In v_dues, of which the oldest is the first, some are due: up to the lowest id elsewhere.
+-- In v_dues, of which the oldest is the first, some are due: up to the lowest id elsewhere. If a
+-- claim of one job finds none, it is made once more, of that id if that is in the ring (v_second).
 --@ define from_due
 v_limit := {due_limit};
+        v_second := v_first;
         v_until := pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false);
         if v_dues[2] is not null then
             v_until := least(v_until, {first_of_second});
@@ -70,10 +72,14 @@ with w as materialized ({due_window})
 -- the window may have been one that will not do.)
 --@ define more_due
 if v_count < batch then
-            select count(*) + v_count >= v_limit, v_serial and bool_and(w.group_id is not null)
-              into v_more, v_do from ({due_window}) w;
-            if v_more and v_do then
+            select count(*) + v_count >= v_limit, v_serial and bool_and(w.group_id is not null),
+                   (min(w.id) < v_until) is not false
+              into v_more, v_do, v_crowded from ({due_window}) w;
+            if v_more and v_do and v_crowded then
                 perform setval('pgq.crowded', v_us / 1000);
+            end if;
+            if batch > 1 or (v_more and not v_do) then
+                v_second := null;
             end if;
             v_more := v_more or v_count = 0 or v_until is not null;
         end if

@@ -51,16 +51,26 @@ if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
             end if
 --@ end
 
+--@ define no_bound
+9223372036854775807
+--@ end
+
 -- For two seconds after a turn of the ring somebody may still write to the slot before. If it has
--- nothing at all, also above v_until, the claim is made in the other one.
+-- nothing at all, also above v_until, the claim is made in the other one. Or parked jobs are due,
+-- and the next one is in the ring.
 --@ define pass_by
-exit when v_count > 0 or v_tick or v_second is null
-            or pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false) is not null;
+exit when v_count > 0 or v_tick or v_second is null;
+        if v_first >= 4 then
+            v_after := v_until - 1;
+            v_until := v_until + 1;
+        else
+            exit when pgq._peek(v_first, v_lane, 0, {no_bound}, v_now, v_max, false) is not null;
+            v_until := {no_bound};
+            v_more := false;
+        end if;
         v_first := v_second;
         v_second := null;
-        v_place := (v_place & ~7::bigint) | v_first;
-        v_until := 9223372036854775807;
-        v_more := false
+        v_place := (v_place & ~7::bigint) | v_first
 --@ end
 
 --@ define claim
@@ -141,13 +151,13 @@ set search_path = pg_catalog, pg_temp
 set enable_sort = off
 as $$
 declare
-    v_now constant timestamptz := pgq._now(); v_after constant bigint := bigint '0';
+    v_now constant timestamptz := pgq._now(); v_after bigint := bigint '0'; v_until bigint;
     v_us constant bigint := (extract(epoch from v_now) * 1000000)::bigint;
     v_worker alias for worker; v_queue alias for queue; v_left alias for batch;
-    v_slot smallint; v_first smallint; v_second smallint; v_more boolean; v_lease_ms integer;
-    v_max integer; v_tick boolean; v_simple boolean; v_serial boolean; v_parkeds smallint[];
-    v_dues smallint[]; v_lane integer; v_priority integer; v_place bigint; v_expiry timestamptz;
-    v_count integer; v_rest integer; v_limit integer; v_do boolean; v_until bigint;
+    v_slot smallint; v_first smallint; v_second smallint; v_parkeds smallint[]; v_dues smallint[];
+    v_lane integer; v_priority integer; v_max integer; v_lease_ms integer; v_expiry timestamptz;
+    v_tick boolean; v_simple boolean; v_serial boolean; v_more boolean; v_do boolean;
+    v_crowded boolean; v_count integer; v_rest integer; v_limit integer; v_place bigint;
 begin
     {for_how_long};
     {look};
