@@ -3,8 +3,9 @@
     python tools/run_tests.py [--version 18]... [--sql 17]... [--only sql|python|clients]
         [--install extension|upgraded|script] [-- argument ...]
 
-On the versions of --sql the pgTAP suite runs, on each in other surroundings: settings, locale and
-way of installation. Three suites run at a time; their lines begin with the version then.
+On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
+and way of installation. The pytest suite runs in two parts. Three run at a time; their lines begin
+with the version then.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure. Tests with the mark "once" run on PostgreSQL 18 only, beside the others
 when all are to run. pytest finds the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL
@@ -75,7 +76,6 @@ _AT_A_TIME = 3
 
 _USUAL = Surroundings()
 _UNUSUAL = {
-    14: Surroundings(settings={"plan_cache_mode": "force_custom_plan"}, install="upgraded"),
     15: Surroundings(
         settings={"plan_cache_mode": "force_generic_plan", "max_prepared_transactions": "10"},
         install="script",
@@ -85,7 +85,9 @@ _UNUSUAL = {
             "DateStyle": "German",
             "IntervalStyle": "sql_standard",
             "TimeZone": "Asia/Kathmandu",
+            "plan_cache_mode": "force_custom_plan",
         },
+        install="upgraded",
         database="template template0 locale_provider icu icu_locale 'tr-TR' locale 'C'",
     ),
 }
@@ -139,7 +141,7 @@ def main() -> int:
 
 
 def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Callable[[str], Outcome]]:
-    """Return what runs a suite on a version, in one part or two."""
+    """Return what runs a suite on a version, in one part or more."""
     if suite == "sql":
         return [partial(run_sql, version, arguments)]
     if suite == "clients":
@@ -147,7 +149,15 @@ def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Callable[[
     marks = ["not once"]
     if version == _NEWEST:
         marks = [""] if arguments else ["not once", "once"]
-    return [partial(run_pytest, PYTHON, version, arguments, chosen) for chosen in marks]
+    parts = [arguments] if arguments else _python_parts()
+    return [partial(run_pytest, PYTHON, version, part, mark) for mark in marks for part in parts]
+
+
+def _python_parts() -> list[list[str]]:
+    """Return the files of the pytest suite in two parts, one of which may run beside the other."""
+    files = sorted((bootstrap.ROOT / "tests" / "python").glob("test_*.py"))
+    names = [str(file.relative_to(bootstrap.ROOT)) for file in files]
+    return [names[0::2], names[1::2]]
 
 
 def _run_sql_around(version: int, arguments: Sequence[str], mark: str) -> Outcome:
