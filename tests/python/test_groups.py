@@ -861,6 +861,14 @@ async def test_single_claims_go_the_short_way_wherever_the_next_job_is(
         await finish(a, job_id)
 
 
+async def test_large_claims_go_the_short_way(a: Connection) -> None:
+    firsts, seconds = await lines(a, 250)
+    await finish_all(a, firsts)
+    await no_ticks(a)
+    await without_grab(a)
+    assert await claimed(a, 240) == seconds[:240]
+
+
 async def test_a_single_claim_takes_another_one_if_the_next_in_the_ring_is_locked(
     a: Connection, b: Connection
 ) -> None:
@@ -873,6 +881,20 @@ async def test_a_single_claim_takes_another_one_if_the_next_in_the_ring_is_locke
     assert await claimed(a, 1) == [follower]
     await b.execute("rollback")
     assert await claimed(a, 1) == [ringed]
+
+
+async def test_single_claims_look_behind_the_heads_that_open_claims_have(
+    a: Connection, b: Connection
+) -> None:
+    firsts, seconds = await lines(a, 130)
+    await finish_all(a, firsts)
+    ringed = await put(a, "n")
+    await no_ticks(a)
+    await b.execute("begin")
+    assert await claimed(b, 120) == seconds[:120]
+    for job_id in [*seconds[120:], ringed]:
+        assert await claimed(a, 1) == [job_id]
+    await b.execute("rollback")
 
 
 async def test_heads_that_are_left_for_the_one_in_the_ring_are_no_crowd(

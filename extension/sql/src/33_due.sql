@@ -13,8 +13,8 @@ where j.ctid = f.ctid
 -- How many of those that fell due first are looked at: others may just be claiming some of them,
 -- and more of them where that was too few within the last 20 milliseconds.
 --@ define due_limit
-case when v_us / 1000 - pg_sequence_last_value('pgq.crowded') between 0 and 20 then 100
-                   else least(100, greatest(40, 4 * batch)) end
+greatest(batch, case when v_us / 1000 - pg_sequence_last_value('pgq.crowded') between 0 and 20
+                                then 100 else least(100, greatest(40, 4 * batch)) end)
 --@ end
 --@ define due_window
 select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
@@ -73,12 +73,12 @@ with w as materialized ({due_window})
 --@ define more_due
 if v_count < batch then
             select count(*) + v_count >= v_limit, v_serial and bool_and(w.group_id is not null),
-                   (min(w.id) < v_until) is not false
-              into v_more, v_do, v_crowded from ({due_window}) w;
-            if v_more and v_do and v_crowded then
+                   min(w.id) < v_until
+              into v_more, v_do, v_lower from ({due_window}) w;
+            if v_more and v_do and v_lower is not false then
                 perform setval('pgq.crowded', v_us / 1000);
             end if;
-            if batch > 1 or (v_more and not v_do) then
+            if batch > 1 or (v_more and not v_do) or v_lower then
                 v_second := null;
             end if;
             v_more := v_more or v_count = 0 or v_until is not null;

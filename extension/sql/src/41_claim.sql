@@ -116,7 +116,7 @@ if v_count < batch or pg_sequence_last_value('pgq.put_off') > 1 then
 
 --@ define elsewhere
 if v_dues is not null or v_simple is not true then
-        if v_dues is null or v_tick or v_more or batch > 100 then
+        if v_dues is null or v_tick or v_more then
             return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
             get diagnostics v_count = row_count;
             {catch_up};
@@ -157,7 +157,7 @@ declare
     v_slot smallint; v_first smallint; v_second smallint; v_parkeds smallint[]; v_dues smallint[];
     v_lane integer; v_priority integer; v_max integer; v_lease_ms integer; v_expiry timestamptz;
     v_tick boolean; v_simple boolean; v_serial boolean; v_more boolean; v_do boolean;
-    v_crowded boolean; v_count integer; v_rest integer; v_limit integer; v_place bigint;
+    v_lower boolean; v_count integer; v_rest integer; v_limit integer; v_place bigint;
 begin
     {for_how_long};
     {look};
