@@ -26,6 +26,7 @@ from .sessions import (
     until,
     waiting,
     within,
+    without_grab,
 )
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
@@ -835,14 +836,6 @@ async def test_heads_are_claimed_in_id_order_from_all_slots(a: Connection) -> No
     assert await claimed(a, 9) == seconds[16:] + new
 
 
-async def without_grab(connection: Connection) -> None:
-    """Let the claims fail that do not go the short way."""
-    await connection.execute(
-        "alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer,"
-        " boolean) rename to _grab_more"
-    )
-
-
 @pytest.mark.parametrize("slots", [1, 2])
 async def test_single_claims_go_the_short_way_wherever_the_next_job_is(
     a: Connection, slots: int
@@ -862,6 +855,7 @@ async def test_single_claims_go_the_short_way_wherever_the_next_job_is(
 
 
 async def test_large_claims_go_the_short_way(a: Connection) -> None:
+    await a.execute("update pgq.queue set is_serial = true")  # not known of one from before 0.2
     firsts, seconds = await lines(a, 250)
     await finish_all(a, firsts)
     await no_ticks(a)
@@ -900,6 +894,7 @@ async def test_single_claims_look_behind_the_heads_that_open_claims_have(
 async def test_heads_that_are_left_for_the_one_in_the_ring_are_no_crowd(
     a: Connection, b: Connection
 ) -> None:
+    await a.execute("update pgq.queue set is_serial = true")  # not known of one from before 0.2
     ringed = await put(a, "n")
     await b.execute("begin")
     await b.execute("select from pgq.job where id = $1 for update", ringed)

@@ -21,6 +21,7 @@ from .sessions import (
     slot_of,
     stop_clock,
     until,
+    without_grab,
 )
 
 # An empty slot has one page, a used one more.
@@ -244,14 +245,6 @@ async def test_receipts_are_good_in_a_spent_slot_and_it_is_truncated_when_they_a
     now = await ring(a)
     assert home not in now["live"] + now["ready"] + now["closing"]
     assert await a.fetchval("select pg_relation_size($1::text)", f"pgq.job_{home}") == 0
-
-
-async def without_grab(connection: Connection) -> None:
-    """Let the claims fail that do not go the short way."""
-    await connection.execute(
-        "alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer,"
-        " boolean) rename to _grab_more"
-    )
 
 
 async def test_a_slot_that_was_just_left_is_passed_by_while_nothing_is_there(
