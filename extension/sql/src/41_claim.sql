@@ -41,12 +41,15 @@
 
 -- With the order, and without sorts, only one index will do. Mostly the slot is empty: that spares
 -- this look, and none is missed whose transaction had committed. It is not spared in ticks, which
--- all claims under SERIALIZABLE do: they must be seen to have read the slot.
+-- all claims under SERIALIZABLE do: they must be seen to have read the slot. Of many jobs that are
+-- in no group those that fell due first tell nothing.
 --@ define parked
 if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
-                perform i.id from pgq.job_{slot} i where {due} order by i.due limit 1;
+                select i.group_id is not null into v_do
+                  from pgq.job_{slot} i where {due} order by i.due limit 1;
                 if found then
                     v_dues := v_dues || v_slot;
+                    v_serial := v_serial and v_do;
                 end if;
             end if
 --@ end
@@ -116,7 +119,7 @@ if v_count < batch or pg_sequence_last_value('pgq.put_off') > 1 then
 
 --@ define elsewhere
 if v_dues is not null or v_simple is not true then
-        if v_dues is null or v_tick or v_more then
+        if v_dues is null or v_tick or v_more or (batch > 100 and not v_serial) then
             return query select g.* from pgq._grab(queue, batch, v_lease_ms, worker, v_tick) g;
             get diagnostics v_count = row_count;
             {catch_up};
