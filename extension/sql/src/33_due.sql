@@ -3,6 +3,10 @@
  * which all heads but the first ones are parked. A part of pgq_dequeue.
  */
 
+-- Above all ids.
+--@ define no_bound
+9223372036854775807
+--@ end
 --@ define leased
 where j.ctid = f.ctid
             returning j.id, j.token, v_queue, v_priority, 'active', j.attempt::integer,
@@ -32,7 +36,7 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
             select case when (v_serial and w.grouped) or coalesce(cardinality(w.ids), 0) < v_limit
                         then w.ids[1] else 0 end
               from pgq._window(
-                       v_dues[2], v_lane, 0, 9223372036854775807, v_limit, v_now, v_max, false
+                       v_dues[2], v_lane, 0, {no_bound}, v_limit, v_now, v_max, false
                    ) w
         )
 --@ end
@@ -42,7 +46,7 @@ select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
 --@ define from_due
 v_limit := {due_limit};
         v_second := v_first;
-        v_until := pgq._peek(v_first, v_lane, 0, 9223372036854775807, v_now, v_max, false);
+        v_until := pgq._peek(v_first, v_lane, 0, {no_bound}, v_now, v_max, false);
         if v_dues[2] is not null then
             v_until := least(v_until, {first_of_second});
         end if;

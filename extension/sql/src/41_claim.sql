@@ -24,7 +24,7 @@
     select q.max_attempts, {tick},
            l.lanes = 1 and not q.is_special, q.is_serial, r.parked, r.ready[1],
            cardinality(r.ready) > 1, case cardinality(r.ready) when 2 then r.ready[2] end,
-           coalesce(r.firsts[r.ready[2] + 1] + 1, 9223372036854775807),
+           coalesce(r.firsts[r.ready[2] + 1] + 1, {no_bound}),
            l.lane, l.priority,
            (((greatest(q.keep_completed, q.dedupe_for) > '0')::integer << 19) | (l.lane << 3)
             | r.ready[1])::bigint, v_now + v_lease_ms * interval '1 millisecond'
@@ -52,10 +52,6 @@ if v_tick or pg_sequence_last_value('pgq.empty_{slot}') is null then
                     v_serial := v_serial and v_do;
                 end if;
             end if
---@ end
-
---@ define no_bound
-9223372036854775807
 --@ end
 
 -- For two seconds after a turn of the ring somebody may still write to the slot before. If it has
