@@ -154,6 +154,7 @@ async def test_a_signup_and_its_mail_are_one(
         assert (await client.get(unknown)).status_code == 404
 
 
+@pytest.mark.once
 async def test_the_web_application_and_its_worker_run(install: Install) -> None:
     port = str(free_port())
     url = f"http://127.0.0.1:{port}/signups"
@@ -215,6 +216,7 @@ async def check_ledger(pool: asyncpg.Pool[Any], wanted: list[Move]) -> None:
     assert sum(balances.values()) == 300_000
 
 
+@pytest.mark.once
 async def test_transfers_happen_once_however_many_workers_are_killed(
     install: Install, pool: asyncpg.Pool[Any]
 ) -> None:
@@ -342,6 +344,7 @@ async def test_moderators_get_disjoint_posts_and_wait_for_nobody(
     )
 
 
+@pytest.mark.once
 async def test_the_desk_from_the_command_line(connection: Connection) -> None:
     text = await output("sh", "-c", commands("moderation"))
     *cases, refusal = text.splitlines()[-6:]
@@ -417,6 +420,7 @@ async def test_deliveries_stay_in_order_and_a_dead_receiver_holds_up_nobody(
     assert ids == [str(published[n].id) for n in (1, 1, 1, 1, 4, 7)]
 
 
+@pytest.mark.once
 async def test_a_receiver_may_ask_for_a_pause_or_for_no_more(
     install: Install, pool: asyncpg.Pool[Any], connection: Connection
 ) -> None:
@@ -474,6 +478,7 @@ async def test_a_delivery_that_takes_for_ever_fails_at_its_deadline(
     assert "the deadline of the task has passed" in (job.last_error or "")
 
 
+@pytest.mark.once
 async def test_an_event_from_the_command_line_is_delivered(connection: Connection) -> None:
     async with receiving() as receiver:
         script = commands("webhooks").replace("8001", str(receiver.port))
@@ -540,6 +545,7 @@ async def progress(connection: Connection) -> tuple[int, int, int, bool]:
     return tuple(row)
 
 
+@pytest.mark.once
 async def test_an_import_that_is_killed_goes_on_where_it_was(
     install: Install, pool: asyncpg.Pool[Any], connection: Connection, products: Path
 ) -> None:
@@ -612,6 +618,7 @@ async def test_a_file_without_rows_is_imported(
     assert await progress(connection) == (0, 0, 0, True)
 
 
+@pytest.mark.once
 async def test_an_import_from_the_command_line_shows_its_progress(tmp_path: Path) -> None:
     script = commands("bulk_import").replace("/tmp/", f"{tmp_path}/")
     text = await output("sh", "-c", script)

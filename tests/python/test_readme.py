@@ -71,6 +71,7 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
     assert left == "0\n", "the worker has completed the job before it stopped"
 
 
+@pytest.mark.once
 def test_the_shell_with_a_private_server_has_all_that_is_promised() -> None:
     [shell] = [code for code in snippets(README, "sh") if "pgserver" in code]
     typed = "psql -Xqc 'create extension pgq' && pgq queues && python -c 'import pgq'"
@@ -156,12 +157,14 @@ def list_make_targets() -> list[str]:
     return re.findall(r"^(\S+) +\S", help_text, re.MULTILINE)
 
 
+@pytest.mark.once
 def test_make_help_tells_of_each_target() -> None:
     makefile = read("Makefile").replace("\\\n", "")
     [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert sorted(list_make_targets()) == sorted(phony.split())
 
 
+@pytest.mark.once
 def test_the_make_targets_exist() -> None:
     shell = "\n".join(snippets(README, "sh"))
     named = set(re.findall(r"^(?:sudo )?make ([a-z-]+)", shell, re.MULTILINE))
@@ -169,6 +172,7 @@ def test_the_make_targets_exist() -> None:
     assert named <= set(list_make_targets())
 
 
+@pytest.mark.once
 def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     workflows = [*(ROOT / ".github" / "workflows").glob("*.yml")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in workflows)
@@ -181,11 +185,13 @@ def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     assert tests | {"lint", "docs", "dist", "deb"} <= called
 
 
+@pytest.mark.once
 def test_make_does_one_target_after_the_other() -> None:
     """As `make -j8 build` shall not build a wheel before its tools are there."""
     assert re.search(r"^\.NOTPARALLEL:$", read("Makefile"), re.MULTILINE)
 
 
+@pytest.mark.once
 def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     pg_config: Path, tmp_path: Path
 ) -> None:
@@ -210,6 +216,7 @@ def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     assert {path.name for path in control.parent.iterdir()} == {"pgq.control", "pgq--3.5.sql"}
 
 
+@pytest.mark.once
 def test_make_installcheck_runs_the_tests_on_a_running_server(tmp_path: Path) -> None:
     pg_prove, variables = bootstrap.pg_prove()
     program = tmp_path / "pg_prove"

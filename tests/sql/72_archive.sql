@@ -42,17 +42,17 @@ select is_empty(
     format('select pg_temp.drive(%L, %L, %s)', keep, step, steps),
     format('with a retention of %s no job is lost before it expires', keep))
   from (values
-    ('10 minutes', '2 minutes 7 s', 160),
-    ('1 hour', '3 minutes 11 s', 160),
-    ('1 hour 1 s', '37 minutes', 160),
-    ('24 hours', '37 minutes', 160),
-    ('1 day', '59 minutes', 160),
-    ('7 days', '17 hours', 160),
-    ('1 month', '17 hours', 160),
-    ('32 days', '23 hours', 160),
-    ('60 days', '9 days', 160),
-    ('360 days', '9 days', 160),
-    ('1 year', '9 days', 160),
+    ('10 minutes', '2 minutes 7 s', 80),
+    ('1 hour', '3 minutes 11 s', 55),
+    ('1 hour 1 s', '37 minutes', 100),
+    ('24 hours', '37 minutes', 100),
+    ('1 day', '59 minutes', 65),
+    ('7 days', '17 hours', 115),
+    ('1 month', '17 hours', 115),
+    ('32 days', '23 hours', 85),
+    ('60 days', '9 days', 105),
+    ('360 days', '9 days', 105),
+    ('1 year', '9 days', 105),
     ('2 years', '30 days', 60)
   ) c (keep, step, steps);
 
@@ -74,14 +74,14 @@ begin
 end
 $$;
 select is(
-    pg_temp.left_over(keep::interval, step::interval, 160, late::interval), 0::bigint,
+    pg_temp.left_over(keep::interval, step::interval, steps, late::interval), 0::bigint,
     format('with a retention of %s it is gone %s after it has expired', keep, late))
   from (values
-    ('1 hour', '3 minutes', '20 minutes'),
-    ('1 day', '40 minutes', '6 hours'),
-    ('30 days', '17 hours', '8 days'),
-    ('360 days', '9 days', '80 days')
-  ) c (keep, step, late);
+    ('1 hour', '3 minutes', 60, '20 minutes'),
+    ('1 day', '40 minutes', 95, '6 hours'),
+    ('30 days', '17 hours', 115, '8 days'),
+    ('360 days', '9 days', 105, '80 days')
+  ) c (keep, step, steps, late);
 
 -- Neighbours: jobs of different retention side by side.
 truncate pgq.archive;
