@@ -1,7 +1,7 @@
 """What one process with the system's own worker can do."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,7 @@ _STEP = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Drain(Scenario):
-    """A backlog, and one worker; `fill` adds the jobs, if the system's own way will not do."""
-
-    fill: Callable[[Database, Variant, int], None] | None = None
+    """A backlog, and one worker; where the jobs are in groups, the system's script adds them."""
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems that bring a worker by turns."""
@@ -43,11 +41,12 @@ class Drain(Scenario):
     ) -> list[Found]:
         jobs = _QUICK_JOBS if context.quick else _JOBS
         seconds = _QUICK_SECONDS if context.quick else _SECONDS
-        arguments = [variant.variables["width"], str(_STEP)]
+        arguments = [variant.variables["width"], str(_STEP), *(["grouped"] if variant.of else [])]
+        script = context.script(stage, variant) if variant.of else None
         starts: list[float] = []
-        with stage.database(0 if self.fill else jobs) as database:
-            if self.fill:
-                self.fill(database, variant, jobs)
+        with stage.database(0 if script else jobs) as database:
+            if script:
+                database.psql(f"\\set batch {jobs}\n{script}\nvacuum (analyze);")
             with workers.running(program, database, arguments=arguments) as running:
                 end = time.monotonic() + seconds
                 while len(starts) < jobs // _STEP and (not starts or time.monotonic() < end):

@@ -17,7 +17,7 @@ _LOOPS = (
 )
 
 
-def backlog(jobs: int, *, grouped: bool) -> str:
+def _backlog(jobs: int, *, grouped: bool) -> str:
     """Return SQL that enqueues so many jobs, and has statistics taken."""
     drawn = f"array(select 'g' || ceil(1000 * random()) from generate_series(1, {jobs}))"
     return (
@@ -34,13 +34,13 @@ def _pair(name: str, title: str, batch: int, setup: str) -> Iterator[Variant]:
         name=name,
         title=f"{title}, no groups",
         variables={"batch": str(batch), "draw": draw, "keys": "null"},
-        setup=f"{setup} {backlog(_READY, grouped=False)}",
+        setup=f"{setup} {_backlog(_READY, grouped=False)}",
     )
     yield Variant(
         name=f"{name}_grouped",
         title=f"{title}, 1,000 groups",
         variables={"batch": str(batch), "draw": draw, "keys": f"array[{drawn}]"},
-        setup=f"{setup} {backlog(_READY, grouped=True)}",
+        setup=f"{setup} {_backlog(_READY, grouped=True)}",
         of=name,
     )
 

@@ -14,6 +14,10 @@ from benchmarks.system import PAYLOAD, Database, Kind, System
 _PROGRAM = Path(__file__).with_name("lead.mjs")
 _JOB = f'{{"data":{PAYLOAD}}}'
 _JOBS = f"('[' || repeat('{_JOB},', :batch::int - 1) || '{_JOB}]')"
+_GROUPED = (
+    f"(select json_agg(json_build_object('data', '{PAYLOAD}'::json,"
+    " 'groupId', 'g' || ceil(1000 * random()))) from generate_series(1, :batch))"
+)
 _OUTPUTS = {"ids": ids(kind="uuid"), "attempts": ids("id || ':' || \"retryCount\"", "text")}
 
 
@@ -46,6 +50,7 @@ class _PgBoss:
             "enqueue_one": bound(one) + ";",
             "enqueue_notified": bound(notified) + ";",
             "enqueue_many": bound(many, {1: _JOBS}) + ";",
+            "enqueue_grouped": bound(many, {1: _GROUPED}) + ";",
             **claims,
             "complete": bound(complete, {2: ":ids", 4: ":attempts"}) + ";",
         }

@@ -1,4 +1,5 @@
-// pg-boss's worker with its listener, on the queue whose jobs notify it; draining in bursts.
+// pg-boss's worker with its listener, on the queue whose jobs notify it; draining in bursts. With
+// groups one of each at a time, and polling as often as it can: a batch is rarely full then.
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -20,6 +21,7 @@ boss.on("error", (error) => {
 
 await boss.start();
 const [width, step] = process.argv.slice(3).map(Number);
+const groups = process.argv[5] ? { groupConcurrency: 1, pollingIntervalSeconds: 0.5 } : {};
 let number = 0;
 const bench = async (jobs) => {
     for (const _ of jobs) {
@@ -30,7 +32,7 @@ const bench = async (jobs) => {
     }
 };
 if (width) {
-    await boss.work("bench", { batchSize: width, burstWhenBatchFull: true }, bench);
+    await boss.work("bench", { batchSize: width, burstWhenBatchFull: true, ...groups }, bench);
 } else {
     await boss.work("notified", bench);
 }

@@ -1,0 +1,1 @@
+{{enqueue_grouped}}
