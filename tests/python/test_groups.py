@@ -620,6 +620,14 @@ async def lines(a: Connection, number: int) -> tuple[list[int], list[int]]:
     return ids[:number], ids[number:]
 
 
+async def heads(a: Connection) -> list[tuple[int, int]]:
+    """Return the receipts of the jobs that do not wait, in any order."""
+    rows = await a.fetch("select id, token from pgq.job where wait is null")
+    receipts = [(row["id"], row["token"]) for row in rows]
+    random.Random(len(rows)).shuffle(receipts)
+    return receipts
+
+
 async def finish_all(connection: Connection, job_ids: list[int]) -> None:
     """Complete active jobs."""
     rows = await connection.fetch("select id, token from pgq.job where id = any ($1)", job_ids)
@@ -861,6 +869,30 @@ async def test_large_claims_go_the_short_way(a: Connection) -> None:
     await no_ticks(a)
     await without_grab(a)
     assert await claimed(a, 240) == seconds[:240]
+
+
+@pytest.mark.parametrize("number", [10, 500])
+async def test_the_good_ones_of_many_receipts_in_any_order_complete_jobs_of_groups(
+    a: Connection, number: int
+) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
+    await a.execute("update pgq.queue set is_serial = true")  # not known of one from before 0.2
+    firsts, seconds = await lines(a, number)
+    [(one, _), (other, token), *good] = await heads(a)
+    ids = sorted(job_id for job_id, _ in good)
+    wrong = [(one, token), (other, token + (1 << 20)), (seconds[0], token)]
+    assert sorted(await complete(a, [*wrong, *good, *good[:3]])) == ids
+    assert await claimed(a, number) == [seconds[firsts.index(job_id)] for job_id in ids]
+
+
+async def test_many_jobs_of_groups_are_completed_in_one_statement(a: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
+    await a.execute("update pgq.queue set is_serial = true")  # not known of one from before 0.2
+    firsts, seconds = await lines(a, 500)
+    if a.get_server_version().major >= 17:
+        await a.execute("alter function pgq._complete rename to _complete_anyway")
+    assert sorted(await complete(a, await heads(a))) == firsts
+    assert await claimed(a, 500) == seconds
 
 
 async def test_a_single_claim_takes_another_one_if_the_next_in_the_ring_is_locked(

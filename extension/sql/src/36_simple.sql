@@ -67,17 +67,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_lane constant bigint := (tokens[1] >> 3) & 65535;
+    v_are_many constant boolean := cardinality(ids) > 100;
     v_ids bigint[] := array[]::bigint[];
     v_groups bigint[];
 begin
+    -- Then each finds its token by bisection.
+    if v_are_many then
+        select array_agg(r.id), array_agg(r.token) into ids, tokens
+          from (select u.* from unnest(ids, tokens) u (id, token) order by u.id) r;
+    end if;
     case tokens[1] & 7
     --@ each slot
     when {slot} then
         with done as (
             delete from pgq.job_{slot} j
              where j.lane = v_lane and j.id = any (ids)
-               and j.token = tokens[array_position(ids, j.id)] and j.group_id is not null
-               and j.is_awaited is null
+               and j.token = tokens[case when v_are_many then width_bucket(j.id, ids)
+                                         else array_position(ids, j.id) end]
+               and j.group_id is not null and j.is_awaited is null
                and {together} and {is_plain}
             returning j.id, j.group_id
         )

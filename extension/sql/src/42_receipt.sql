@@ -99,7 +99,7 @@ begin
     elsif tokens[1] & 524288 = 0 and {finds_ids} then
         return query select d from pgq._discard(ids, tokens) d;
         get diagnostics v_count = row_count;
-    elsif cardinality(ids) <= 400 and {finds_ids} then
+    elsif {finds_ids} then
         return query select unnest(pgq._complete_heads(ids, tokens));
         get diagnostics v_count = row_count;
     end if;
