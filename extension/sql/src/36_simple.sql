@@ -71,10 +71,12 @@ declare
     v_ids bigint[] := array[]::bigint[];
     v_groups bigint[];
 begin
-    -- Then each finds its token by bisection.
+    -- Then each finds its token by bisection; of a queue that is not plain there are none.
     if v_are_many then
         select array_agg(r.id), array_agg(r.token) into ids, tokens
-          from (select u.* from unnest(ids, tokens) u (id, token) order by u.id) r;
+          from (
+                   select u.* from unnest(ids, tokens) u (id, token) where {is_plain} order by u.id
+               ) r;
     end if;
     case tokens[1] & 7
     --@ each slot
