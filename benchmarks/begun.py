@@ -1,8 +1,8 @@
 """What a program with a worker is asked for, and what it tells of the jobs that begin.
 
 Its arguments are the address of the database, and for the scenario of draining the width, how many
-jobs it may take at once, of how many jobs that begin it tells the last, and whatever if they are in
-groups.
+jobs it may take at once, of how many jobs that begin it tells the last, and of how many groups they
+are, if of any.
 """
 
 import itertools

@@ -41,12 +41,15 @@ class Drain(Scenario):
     ) -> list[Found]:
         jobs = _QUICK_JOBS if context.quick else _JOBS
         seconds = _QUICK_SECONDS if context.quick else _SECONDS
-        arguments = [variant.variables["width"], str(_STEP), *(["grouped"] if variant.of else [])]
-        script = context.script(stage, variant) if variant.of else None
+        groups = variant.variables.get("groups")
+        arguments = [variant.variables["width"], str(_STEP), *([groups] if groups else [])]
+        script = context.script(stage, variant) if groups else None
         starts: list[float] = []
         with stage.database(0 if script else jobs) as database:
             if script:
-                database.psql(f"\\set batch {jobs}\n{script}\nvacuum (analyze);")
+                database.psql(
+                    f"\\set batch {jobs}\n\\set groups {groups}\n{script}\nvacuum (analyze);"
+                )
             with workers.running(program, database, arguments=arguments) as running:
                 end = time.monotonic() + seconds
                 while len(starts) < jobs // _STEP and (not starts or time.monotonic() < end):

@@ -1,5 +1,7 @@
 select count(*)
   from pgq_enqueue_many(
            {{payloads}},
-           group_keys => array(select 'g' || ceil(1000 * random()) from generate_series(1, :batch))
+           group_keys => array(
+               select 'g' || ceil(:groups * random()) from generate_series(1, :batch)
+           )
        );

@@ -11,10 +11,11 @@ _WIDTHS = (10, 100, 500)
 
 def _pair(width: int) -> Iterator[Variant]:
     variables = {"width": str(width)}
+    grouped = {**variables, "groups": "1000"}
     name, title = str(width), f"width {width}"
     yield Variant(name=name, title=f"{title}, no groups", variables=variables)
     yield Variant(
-        name=f"{name}_grouped", title=f"{title}, 1,000 groups", variables=variables, of=name
+        name=f"{name}_grouped", title=f"{title}, 1,000 groups", variables=grouped, of=name
     )
 
 

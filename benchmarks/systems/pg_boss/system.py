@@ -16,7 +16,7 @@ _JOB = f'{{"data":{PAYLOAD}}}'
 _JOBS = f"('[' || repeat('{_JOB},', :batch::int - 1) || '{_JOB}]')"
 _GROUPED = (
     f"(select json_agg(json_build_object('data', '{PAYLOAD}'::json,"
-    " 'groupId', 'g' || ceil(1000 * random()))) from generate_series(1, :batch))"
+    " 'groupId', 'g' || ceil(:groups * random()))) from generate_series(1, :batch))"
 )
 _OUTPUTS = {"ids": ids(kind="uuid"), "attempts": ids("id || ':' || \"retryCount\"", "text")}
 
