@@ -83,8 +83,7 @@ test-site: playground ## try the documentation's playground in Chromium
 lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check $(PGQ_CHECKED)
-	$(PGQ_PYTHON) -m mypy $(PGQ_CHECKED)
-	$(PGQ_PYTHON) -m pyright
+	printf '%s\n' mypy pyright | xargs -n 1 -P 2 $(PGQ_PYTHON) -m
 	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
 	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pytest_pgq --ignoreexternal
 	$(PGQ_PYTHON) extension/build.py --check

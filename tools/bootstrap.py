@@ -267,7 +267,8 @@ def _install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
 
 
 def _pip_install(venv: Path) -> list[str | Path]:
-    options = ["--disable-pip-version-check", "-qq", "--no-deps"]
+    # What is imported is compiled then: of the checkers that is little.
+    options = ["--disable-pip-version-check", "-qq", "--no-deps", "--no-compile"]
     return [venv / "bin" / "python", "-m", "pip", "install", *options]
 
 

@@ -70,6 +70,7 @@ async def test_a_frame_shows_queues_workers_and_what_is_in_the_way(
     assert {row["subject"] for row in sample["health"]} >= {"rotation"}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "key", ["q", "xq\n", "\x1a", None], ids=["q", "line", "Ctrl-Z", "interrupt"]
 )
@@ -302,6 +303,7 @@ async def serving(dsn: dict[str, Any]) -> AsyncGenerator[tuple[Running, Callable
         yield process, get
 
 
+@pytest.mark.once
 async def test_metrics_are_served_and_go_on_when_the_server_comes_back(
     server: Server, dsn: dict[str, Any], connection: Connection
 ) -> None:
