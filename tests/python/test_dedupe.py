@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -20,6 +21,7 @@ from .sessions import (
     sessions,
     settle_all,
     started,
+    stop_clock,
     turning,
     until,
     waiting,
@@ -330,6 +332,78 @@ async def test_a_key_that_rows_of_two_tables_have_is_waited_for(
         await a.execute("commit")
         await within(adding)
     assert len(await dequeue(a, 10)) == 1
+
+
+@pytest.mark.parametrize("kind", ["temporary", "regclass"])
+async def test_a_key_that_looks_like_that_of_another_row_is_waited_for(
+    a: Connection, b: Connection, c: Connection, kind: str
+) -> None:
+    if kind == "regclass":
+        await c.execute("create table item (id regclass primary key)")
+        await c.execute("select pgq_watch('item', dedupe => true)")
+    for session in (a, b):
+        if kind == "temporary":
+            await session.execute("create temporary table item (id integer primary key)")
+            await session.execute("select pgq_watch('item', dedupe => true)")
+        await session.execute("create temporary table thing (id integer)")
+    value = "1" if kind == "temporary" else "'pg_temp.thing'"
+    await a.execute(f"begin; insert into item values ({value})")
+    async with started(b.execute(f"insert into item values ({value})")) as adding:
+        await waiting(c, b, adding)
+        await a.execute("commit")
+        await within(adding)
+    assert len(await dequeue(a, 10)) == 1
+
+
+# Expired
+
+
+@pytest.mark.parametrize("how", ["keep", "replace", "error"])
+@pytest.mark.parametrize("kind", ["ready", "behind one of its group", "after another"])
+async def test_a_job_that_has_not_started_in_time_keeps_no_key(
+    a: Connection, kind: str, how: str
+) -> None:
+    now = await stop_clock(a)
+    if kind != "ready":
+        await a.execute("select pgq_enqueue('0', group_key => 'g')")
+    held = await dequeue(a)
+    late = await a.fetchval(
+        "select pgq_enqueue("
+        "    '1', dedupe_key => 'k', expires_at => $1, group_key => $2, after => $3"
+        ")",
+        now + timedelta(seconds=1),
+        "g" if kind == "behind one of its group" else None,
+        [job_id for job_id, _ in held] if kind == "after another" else None,
+    )
+    again = "select pgq_enqueue('2', dedupe_key => 'k', on_duplicate => $1)"
+    await stop_clock(a, now + timedelta(seconds=0.9))
+    assert await a.fetchval(again, "keep") == late
+    await stop_clock(a, now + timedelta(seconds=2))
+    new = await a.fetchval(again, how)
+    assert new != late
+    old = await a.fetchrow("select state, last_error from pgq_get($1)", late)
+    assert old is not None
+    assert tuple(old) == ("dead", "expired")
+    assert len(await complete(a, held)) == (kind != "ready")
+    assert await settle_all(a) == [new]
+    assert await count(a) == 0
+
+
+async def test_a_late_job_that_somebody_claims_is_waited_for(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    now = await stop_clock(a)
+    late = await a.fetchval(
+        "select pgq_enqueue('1', dedupe_key => 'k', expires_at => $1)", now + timedelta(seconds=1)
+    )
+    await a.execute("begin")
+    ((_, token),) = await dequeue(a)
+    await stop_clock(c, now + timedelta(seconds=2))
+    async with started(put(b)) as adding:
+        await waiting(c, b, adding)
+        await a.execute("commit")
+        assert await within(adding) == late
+    assert await complete(a, [(late, token)]) == [late]
 
 
 @pytest.mark.parametrize("run_at", [None, "20 ms"])

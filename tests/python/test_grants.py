@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
@@ -421,6 +422,87 @@ async def test_who_has_listened_can_prepare_a_transaction(connection: Connection
     await connection.execute("insert into bait values (1)")
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await connection.execute("reindex table bait")
+
+
+CONTENTS = (
+    "payload", "headers", "dedupe_key", "group_key", "worker", "last_error", "checkpoint", "result",
+)  # fmt: skip
+TEXTS = ("dedupe_key", "group_key", "worker", "last_error")
+HASH_JOINS = "set enable_nestloop = off; set join_collapse_limit = 1; set enable_material = off"
+
+
+@pytest_asyncio.fixture
+async def crowd(a: Connection, ann: Connection) -> int:
+    """Jobs of queue b, live and dead, each with a text everywhere, and the id of one of queue a."""
+    for number in range(40):
+        await a.execute(
+            "select pgq_enqueue('\"x\"', 'b', dedupe_key => 'x' || $1, group_key => 'x' || $1,"
+            " headers => '{\"x\": 1}')",
+            str(number),
+        )
+    dead = await a.fetch("select id, token from pgq_dequeue(20, '1 h', 'b', 'x')")
+    for job in dead:
+        await a.execute("select pgq_heartbeat($1, $2, checkpoint => '\"x\"')", *job)
+        await a.execute("select pgq_fail($1, $2, 'x', retryable => false)", *job)
+    await a.fetch("select pgq_fail(id, token, 'x') from pgq_dequeue(10, '1 h', 'b', 'x')")
+    await a.fetch("select id from pgq_dequeue(5, '1 h', 'b', 'x')")
+    await a.execute("analyze")
+    job_id: int = await ann.fetchval("select pgq_enqueue('1', 'a')")
+    return job_id
+
+
+async def test_no_condition_meets_jobs_of_other_queues(ann: Connection, crowd: int) -> None:
+    notices: list[str] = []
+    ann.add_log_listener(lambda _, message: notices.append(message.message))
+    await ann.execute("""
+        create function pg_temp.meet(queue text, payload jsonb, error text) returns boolean
+        language plpgsql cost 0.0000001
+        as $$ begin raise notice '%', queue; return true; end $$
+    """)
+    for settings in ("reset all", HASH_JOINS):
+        await ann.execute(settings)
+        for column in CONTENTS:
+            await ann.fetch(f"select * from pgq_jobs where {column}::text::integer = 0")
+        met = await ann.fetch(
+            "select id from pgq_jobs where pg_temp.meet(queue, payload, last_error)"
+        )
+        assert [row["id"] for row in met] == [crowd]
+    assert set(notices) == {"a"}
+
+
+async def counts(connection: Connection, condition: str) -> list[tuple[str, float, float]]:
+    """What EXPLAIN ANALYZE tells of the rows of tables."""
+    (plan,) = json.loads(
+        await connection.fetchval(
+            "explain (analyze, costs off, timing off, summary off, buffers off, format json)"
+            f" select * from pgq_jobs where {condition}"
+        )
+    )
+    found: list[tuple[str, float, float]] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        if "Relation Name" in node:
+            removed = sum(value for key, value in node.items() if key.startswith("Rows Removed"))
+            found.append((node["Relation Name"], node["Actual Rows"], removed))
+        for child in node.get("Plans", []):
+            walk(child)
+
+    walk(plan["Plan"])
+    return found
+
+
+async def test_explain_does_not_tell_what_is_in_jobs_of_other_queues(
+    ann: Connection, crowd: int
+) -> None:
+    for settings in ("reset all", HASH_JOINS):
+        await ann.execute(settings)
+        for column in TEXTS:
+            told = [
+                await counts(ann, f"queue = 'b' and {column} collate \"C\" >= '{value}'")
+                for value in ("a", "x1", "y")
+            ]
+            assert any(rows for _, rows, _ in told[0])
+            assert told[0] == told[1] == told[2], (column, settings)
 
 
 async def test_a_queue_is_not_dropped_under_its_producer(a: Connection, b: Connection) -> None:

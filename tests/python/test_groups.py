@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from pginstall import INSTALL
 
 from .sessions import (
     Connection,
@@ -374,6 +376,45 @@ async def test_a_group_with_one_job_at_a_time_does_not_read_its_past_under_a_hel
     async with sessions(dsn, 1) as (holder,):
         await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
         await assert_cheap_again(a, life)
+
+
+async def test_many_jobs_of_one_group_are_let_go_at_the_same_cost_each(a: Connection) -> None:
+    read: dict[int, int] = {}
+    for number in (100, 400):
+        await a.execute("select pgq_configure_queue('default', group_concurrency => 1)")
+        await a.fetch(MANY, [f"g{number}"] * number)
+        await a.execute("update pgq.queue set group_concurrency = 1000")
+        await a.execute(
+            "insert into pgq.group_hint"
+            " select distinct group_id, 0 from pgq.job where group_key = $1",
+            f"g{number}",
+        )
+        before = await entries(a)
+        async with a.transaction():
+            await a.execute("select pgq._take_hints()")
+            read[number] = await entries(a) - before
+        assert len(await claimed(a, number)) == number
+    assert read[400] < 6 * read[100], read
+
+
+async def test_two_dimensions_of_groups_are_refused_also_where_they_are_busy(a: Connection) -> None:
+    await a.fetch(MANY, ["a", "b"] * 2)
+    with pytest.raises(asyncpg.InvalidParameterValueError):
+        await a.execute("select pgq_enqueue_many('{1,2}', group_keys => '{{a},{b}}')")
+
+
+async def test_who_does_not_know_the_seed_cannot_know_what_stands_for_a_group(
+    a: Connection,
+) -> None:
+    job_id = await put(a)
+    is_unseeded = await a.fetchval(
+        "select j.group_id = hashtextextended(j.group_key, l.queue_id)"
+        "  from pgq.job j join pgq.lane l on l.id = j.lane where j.id = $1",
+        job_id,
+    )
+    seed = await a.fetchval("select pg_sequence_last_value('pgq.group_seed')")
+    # An upgraded installation goes on as before: it may have jobs that have groups.
+    assert is_unseeded == (seed is None) == (os.environ.get(INSTALL) == "upgraded")
 
 
 KILL = "select pgq_fail(id, token, 'no', retryable => false) from pgq.job where id = $1"

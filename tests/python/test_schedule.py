@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator, Iterator
 from datetime import datetime, timedelta, timezone
 
+import asyncpg
 import bootstrap
 import pytest
 from pgserver import Mode, Server
@@ -145,6 +146,16 @@ async def test_no_schedule_fails_the_commit_of_a_stranger(a: Connection, b: Conn
     await b.execute("select pgq_maintain(); select pgq_enqueue('1')")
     assert await a.fetchval("select paused from pgq.schedule")
     assert len(await dequeue(b)) == 1
+
+
+@pytest.mark.once
+async def test_headers_that_no_job_could_have_are_refused(a: Connection) -> None:
+    with pytest.raises(asyncpg.ProgramLimitExceededError):
+        await a.execute("""
+            select pgq_schedule(
+                's', '* * * * *', headers => jsonb_build_object('x', repeat('a', 268435435))
+            )
+        """)
 
 
 MODES: tuple[Mode, ...] = ("fast", "kill")

@@ -300,6 +300,23 @@ async def test_a_group_that_is_blocked_no_more_wakes(
     assert await ear.count() == 1
 
 
+async def test_a_group_whose_next_job_is_locked_wakes_who_does_the_next_tick(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    ear = await listen(b)
+    receipt = await active(a, group_key="g")
+    replace = (
+        "select pgq_enqueue('2', group_key => 'g', dedupe_key => 'k', on_duplicate => 'replace')"
+    )
+    await a.execute(replace)
+    await sleep(b)
+    await c.execute(f"begin; {replace}")
+    assert await complete(a, [receipt]) == [receipt[0]]
+    assert await ear.count() == 1
+    await c.execute("commit")
+    assert await b.fetchval(WAIT, ["default"]) < SECOND
+
+
 async def test_settings_that_let_jobs_run_wake(a: Connection, b: Connection) -> None:
     ear = await listen(b)
     await a.execute("select pgq_pause('default')")

@@ -2,7 +2,7 @@
  * Cron expressions: what they mean, what is refused, and which moments they name in time zones.
  */
 begin;
-select plan(86);
+select plan(87);
 \ir support/clock.psql
 
 create function pg_temp.next(
@@ -110,6 +110,10 @@ select is(pg_temp.refusal('0 0 30 2 *'), 'day of month', 'the 30th of February n
 select is(pg_temp.refusal('0 0 31 4,6,9,nov *'), 'day of month', 'nor the 31st of short months');
 select is(pg_temp.refusal('0 0 31 2 */2'), 'day of month', 'on no day of the week');
 select is(pg_temp.next('0 0 31 dec *', '2040-12-31'), '2041-12-31 00:00:00', 'a year goes over');
+
+select is(
+    (select array_agg(n order by n) from unnest(pgq._cron_field('', '', '5,1-3,2,*/30,5', 0, 59, null)) n),
+    '{0,1,2,3,5,30}', 'a value that is named more than once counts once');
 
 -- What is refused, and which field it blames.
 select is(

@@ -181,7 +181,8 @@ select is(
         '$$x$$, $$0 0 30 2 *$$', '$$x$$, $$* * * * *$$, timezone => $$Mars/Olympus$$', '$$x$$, $$* * * * *$$, timezone => $$$$',
         '$$x$$, $$* * * * *$$, missed => $$never$$', '$$x$$, $$* * * * *$$, max_attempts => 0',
         '$$x$$, $$* * * * *$$, max_attempts => 32768', '$$x$$, $$* * * * *$$, headers => $$[]$$',
-        '$$x$$, $$* * * * *$$, headers => $$1$$'
+        '$$x$$, $$* * * * *$$, headers => $$1$$',
+        'repeat($$x$$, 201), $$* * * * *$$', '$$x$$, repeat($$0,$$, 500) || $$0 * * * *$$'
     ]) c where pg_temp.code(format('pgq_schedule(%s)', c)) <> '22023'), '{}', 'what is not valid');
 select is(pg_temp.code('pgq_schedule($$x$$, $$* * * * *$$, queue => $$none$$)'), '42704', 'an unknown queue');
 select is(

@@ -2,7 +2,7 @@
  * Watched tables.
  */
 begin;
-select plan(60);
+select plan(63);
 \ir support/clock.psql
 set local client_min_messages = warning;
 
@@ -88,6 +88,13 @@ select is(pg_temp.ask('regress_ann', $$ create trigger t after insert on shop.it
     execute function pgq_enqueue_row('b', 'shop.item', 'each', 'id') $$), 'ok', 'a trigger can be made by hand');
 select is(pg_temp.ask('regress_ann', 'insert into shop.item values (6)'), '42501', 'which gains nothing');
 drop trigger t on shop.item;
+select is(
+    pg_temp.ask('regress_ann', format(
+        'create trigger t %s execute function pgq_enqueue_row(%L, %L, %L); %s', t.fired, 'a', 'shop.item', 'dedupe', t.act
+    )), '39P01', 'but not ' || t.fired)
+  from (values ('before insert on shop.item for each row', 'insert into shop.item values (6)'),
+               ('after insert on shop.item', 'insert into shop.item values (6)'),
+               ('after delete on shop.item for each row', 'delete from shop.item')) t (fired, act);
 select is(pg_temp.ask('regress_eve', $$ create trigger t after insert on shop.item for each row
     execute function pgq_enqueue_row('b', 'shop.item', 'each', 'id') $$), '42501', 'without a privilege not even that');
 select pgq_grant('b', 'regress_eve', '{enqueue}') \g /dev/null

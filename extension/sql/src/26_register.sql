@@ -14,6 +14,12 @@ create sequence pgq.admission;
 create sequence pgq.admission_seen;
 create sequence pgq.awaited;
 create sequence pgq.crowded;
+create sequence pgq.group_seed;
+select pg_catalog.setval(
+    'pgq.group_seed',
+    ('x' || pg_catalog.substr(pg_catalog.md5(pg_catalog.gen_random_uuid()::text), 1, 15))
+        ::bit(60)::bigint
+);
 --@ each parked
 create sequence pgq.empty_{slot};
 --@ end
@@ -39,6 +45,8 @@ comment on sequence pgq.admission_seen is
 'those of pgq.admission whose jobs have been found: see pgq._find_admitted';
 comment on sequence pgq.awaited is
 'not null: a job may be marked (is_awaited). Set before the first one is, and never reset';
+comment on sequence pgq.group_seed is
+'a secret number for pgq._group_ids; null in installations that are older than it';
 comment on sequence pgq.crowded is
 'when (ms since 1970) others had locked so many parked jobs last that a claim found too few';
 --@ each parked

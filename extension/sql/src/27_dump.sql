@@ -23,6 +23,7 @@ select pg_catalog.pg_extension_config_dump('pgq.archive_{slot}', '');
 --@ end
 -- The installation makes the first one.
 select pg_catalog.pg_extension_config_dump('pgq.ring', 'where gen > 1');
+select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 select pg_catalog.pg_extension_config_dump('pgq.group_block', '');
 select pg_catalog.pg_extension_config_dump('pgq.group_hint', '');
 select pg_catalog.pg_extension_config_dump('pgq.dependency', '');

@@ -108,6 +108,44 @@ comment on function pgq._live_keys(integer, text[]) is
 'the live jobs that have these dedupe keys, or null, in the order of the keys; the caller has '
 'locked them. 40001 if an old snapshot cannot tell';
 
+--@ define late
+j.start_by <= pgq._now() and j.attempt = 0 and j.token is null
+--@ end
+
+create function pgq._without_late(p_queue_id integer, p_live bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_late record;
+    v_job pgq.job;
+begin
+    if not exists (select from pgq.lane l where l.queue_id = p_queue_id and l.expiring) then
+        return p_live;
+    end if;
+    for v_late in
+        select j.id
+          from (select distinct l as id from unnest(p_live) l where l is not null) g,
+               pgq._find(g.id) j
+         where {late} order by j.slot, j.lane, j.id
+    loop
+        v_job := pgq._find_and_lock(v_late.id, false);
+        if v_job.id is null then
+            p_live := array_replace(p_live, v_late.id, null);
+        elsif (select {late} from (select v_job.*) j) then
+            v_job := pgq._remove(v_job.slot, v_job.lane, v_job.id);
+            perform pgq._put_back(v_job, null, 'expired', false);
+            p_live := array_replace(p_live, v_late.id, null);
+        end if;
+    end loop;
+    return p_live;
+end
+$$;
+comment on function pgq._without_late(integer, bigint[]) is
+'p_live (from pgq._live_keys) with null for those that have not started in time, which are dead '
+'then: no tick looks at jobs that wait, nor at any while nobody calls';
+
 create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[])
 returns bigint[]
 language plpgsql

@@ -40,19 +40,27 @@ $$;
 comment on function pgq._as_note(bigint[], bigint[], smallint[], integer[]) is
 'groups as pgq._note_groups keeps them in a setting of the transaction; pgq._noted_groups reads it';
 
+--@ define group_seed
+coalesce(pg_sequence_last_value('pgq.group_seed'), 0)
+--@ end
+
 create function pgq._group_ids(p_queue_id integer, p_group_keys text[])
 returns bigint[]
 language plpgsql
-immutable
+volatile
 strict
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return array(select hashtextextended(k collate "C", p_queue_id) from unnest(p_group_keys) k);
+    return array(
+        select hashtextextended(k collate "C", p_queue_id # {group_seed})
+          from unnest(p_group_keys) k
+    );
 end
 $$;
 comment on function pgq._group_ids(integer, text[]) is
-'what stands for groups; two groups with the same hash take turns';
+'what stands for groups; two groups with the same hash take turns, and who does not know the seed '
+'cannot find a key that has the hash of a group of somebody else';
 
 create function pgq._is_waiting(p_job pgq.job)
 returns boolean

@@ -23,6 +23,19 @@ $$;
 comment on function pgq._room(bigint, integer) is
 'how many heads a group may have, and pgq._heads; a blocked one is full';
 
+create function pgq._leave_group(p_group_id bigint, p_from bigint, p_lane integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgq.group_hint (group_id, id) values (p_group_id, p_from);
+    perform pgq._wake_lane(p_lane);
+end
+$$;
+comment on function pgq._leave_group(bigint, bigint, integer) is
+'leaves a group to the next commit in it, or the next tick: of who sleeps somebody is woken for it';
+
 create function pgq._turn_group(p_group_id bigint, p_from bigint)
 returns void
 language plpgsql
@@ -42,8 +55,7 @@ begin
         if v_job.by_xid <> v_xid
             and (pgq._lock(v_job.slot, v_job.lane, v_job.id, true)).id is null
         then
-            insert into pgq.group_hint (group_id, id)
-            values (p_group_id, least(v_from, v_job.place));
+            perform pgq._leave_group(p_group_id, least(v_from, v_job.place), v_job.lane);
             exit;
         end if;
         if v_room is null then
@@ -61,9 +73,11 @@ begin
             if pgq._make_heads(v_job.slot, v_job.lane, array[v_job.id]) <> '{}' then
                 v_room.heads := v_room.heads + 1;
                 v_room.last := greatest(v_room.last, v_job.id);
+                -- It was the first one that waited.
+                v_from := case when v_job.by_xid is null then v_job.place else v_from end;
             else
                 -- Its followers wait with it for whoever is about to cancel or replace it.
-                insert into pgq.group_hint (group_id, id) values (p_group_id, v_job.place);
+                perform pgq._leave_group(p_group_id, v_job.place, v_job.lane);
                 exit;
             end if;
         elsif not v_is_full then
@@ -72,7 +86,7 @@ begin
             if v_job.place < v_room.last
                 and not pgq._come_late(p_group_id, v_from, v_room.last)
             then
-                insert into pgq.group_hint (group_id, id) values (p_group_id, v_from);
+                perform pgq._leave_group(p_group_id, v_from, v_job.lane);
             end if;
             exit;
         end if;

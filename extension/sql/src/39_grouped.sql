@@ -49,11 +49,11 @@ begin
     when {slot} then
         select array_agg(g.id),
                bool_and(coalesce(length(g.key), 0) between 1 and 250)
-               and count(*) = cardinality(p_payloads),
+               and count(*) = cardinality(p_payloads) and array_ndims(p_group_keys) = 1,
                count(*) filter (where {is_busy_here}) * 2 > count(*)
           into v_group_ids, v_is_simple, v_are_busy
           from (
-                   select k, hashtextextended(k collate "C", p_at.queue_id)
+                   select k, hashtextextended(k collate "C", p_at.queue_id # {group_seed})
                      from unnest(p_group_keys) k offset 0
                ) g (key, id);
         if v_is_simple and (

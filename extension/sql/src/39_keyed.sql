@@ -233,7 +233,7 @@ begin
             p_after_on_dead, v_is_hopeless
         );
     end if;
-    v_taken := pgq._live_keys(v_queue_id, p_dedupe_keys);
+    v_taken := pgq._without_late(v_queue_id, pgq._live_keys(v_queue_id, p_dedupe_keys));
     if p_on_duplicate = 'replace' then
         v_taken := pgq._replace_live(p_payloads, v_at.run_at, v_taken);
     end if;

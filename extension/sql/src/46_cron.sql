@@ -86,7 +86,7 @@ begin
         end if;
         v_numbers := v_numbers || array(select generate_series(v_first, v_last, v_step));
     end loop;
-    return v_numbers;
+    return array(select distinct n from unnest(v_numbers) n);
 end
 $$;
 comment on function pgq._cron_field(text, text, text, integer, integer, text[]) is
@@ -183,7 +183,11 @@ set timezone_abbreviations = 'Default'
 as $$
 declare
     v_cron constant pgq.cron := pgq._parse_cron(p_cron);
-    v_day timestamp := date_trunc('day', p_after at time zone p_timezone) - interval '1 day';
+    v_local constant timestamp := p_after at time zone p_timezone;
+    -- A clock that is not changed on the days around tells one time for each, in order.
+    v_changes constant boolean := (p_after + interval '25 hours') at time zone p_timezone
+        - (p_after - interval '25 hours') at time zone p_timezone <> interval '50 hours';
+    v_day timestamp := date_trunc('day', v_local) - interval '1 day';
     v_end constant timestamp := v_day + interval '41 years';
     v_weekday integer;
     v_on_day boolean;
@@ -201,12 +205,17 @@ begin
         v_on_weekday := v_weekday = any (v_cron.weekdays)
             or (v_weekday = 0 and 7 = any (v_cron.weekdays));
         if (v_on_day and v_on_weekday) or (not v_cron.any_day and (v_on_day or v_on_weekday)) then
-            select min(i) into v_next
+            select min(l.at) at time zone p_timezone into v_next
               from unnest(v_cron.hours) h, unnest(v_cron.minutes) m,
-                   pgq._instants(
-                       v_day + make_interval(hours => h, mins => m), p_timezone, v_cron.any_hour
-                   ) i
-             where i > p_after;
+                   lateral (select v_day + make_interval(hours => h, mins => m) as at) l
+             where not v_changes and l.at > v_local and l.at <= v_local + interval '24 hours';
+            if v_next is null then
+                select min(i) into v_next
+                  from unnest(v_cron.hours) h, unnest(v_cron.minutes) m,
+                       lateral (select v_day + make_interval(hours => h, mins => m) as at) l,
+                       pgq._instants(l.at, p_timezone, v_cron.any_hour) i
+                 where (v_changes or l.at > v_local) and i > p_after;
+            end if;
             if v_next is not null then
                 return v_next;
             end if;

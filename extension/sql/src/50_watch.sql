@@ -116,19 +116,32 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_named constant oid := to_regclass(p_name)::oid;
 begin
-    return exists (
-            select from pg_index i
-             where i.indrelid = p_relation and i.indisprimary and i.indimmediate
-        ) and (
-            p_relation = to_regclass(p_name)
-            or to_regclass(p_name) in (select r from pg_partition_ancestors(p_relation) r)
-        );
+    return coalesce(
+        v_named in (select p_relation union all select pg_partition_ancestors(p_relation)), false
+    ) and not exists (
+        select from unnest(array[p_relation, v_named]) r
+         where not exists (
+                   select from pg_index i join pg_class c on c.oid = i.indrelid
+                    where i.indrelid = r and i.indisprimary and i.indimmediate
+                      and c.relpersistence <> 't'
+               )
+    ) and not exists (
+        select from pg_index i
+          cross join unnest(i.indkey) k
+          join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k
+         where i.indrelid = p_relation and i.indisprimary
+           and a.atttypid <> all ('{smallint,integer,bigint,numeric,uuid,text,varchar,bpchar,date,
+                                    timestamp,timestamptz}'::regtype[])
+    );
 end
 $$;
 comment on function pgq._has_own_key(oid, text) is
 'whether no two transactions can have written rows of a watched table with the same key: not with '
-'a primary key that is deferrable, nor where another table has the name that it had';
+'a primary key that is deferrable, or whose values may differ and look alike (names of temporary '
+'tables do), nor where another table has the name that it had, or each session one of its own';
 
 create function @extschema@.pgq_enqueue_row()
 returns trigger
@@ -144,6 +157,11 @@ as $$
 declare
     v_key jsonb;
 begin
+    if tg_when <> 'AFTER' or tg_level <> 'ROW' or tg_op not in ('INSERT', 'UPDATE') then
+        raise exception 'trigger "%" must be fired after a row is inserted or updated', tg_name
+            using errcode = 'trigger_protocol_violated',
+                  hint = 'Let pgq_watch create it.';
+    end if;
     perform pgq._check_watch(tg_relid, tg_argv[0]);
     execute format('select jsonb_build_object(%s)', pgq._key_columns(tg_relid))
        into v_key using new;
@@ -162,8 +180,8 @@ $$;
 revoke all on function @extschema@.pgq_enqueue_row() from public;
 comment on function @extschema@.pgq_enqueue_row() is
 'The trigger function of pgq_watch. Arguments: queue, table, whether to dedupe. Errors: 42501 the '
-'owner of the table may not enqueue any more; 55000 the table has no primary key any more; those '
-'of pgq_enqueue.';
+'owner of the table may not enqueue any more; 55000 the table has no primary key any more; '
+'39P01 it is not fired after a row is inserted or updated; those of pgq_enqueue.';
 
 create function @extschema@.pgq_watch(
     relation regclass,

@@ -4,7 +4,7 @@
  * claim position are counted; claims that return jobs put maintenance off, and say where others
  * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
  * first travels with its event; pgq.awaited tells whether a job may be marked, which nobody knows
- * here.
+ * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already.
  */
 
 create sequence pgq.home;
@@ -14,6 +14,8 @@ create sequence pgq.empty_4;
 create sequence pgq.empty_5;
 create sequence pgq.admission;
 create sequence pgq.admission_seen;
+create sequence pgq.group_seed;
+select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
 select setval('pgq.awaited', 1);
 select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
