@@ -106,6 +106,19 @@ comment on function pgq._fit_lanes() is
 j.start_by <= v_now and j.attempt = 1
 --@ end
 
+create function pgq._expire(p_job pgq.job)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._remove(p_job.slot, p_job.lane, p_job.id);
+    perform pgq._put_back(p_job, null, 'expired', false);
+end
+$$;
+comment on function pgq._expire(pgq.job) is
+'makes a locked job dead that has not started in time';
+
 create function pgq._drop_overdue(p_jobs pgq.job[])
 returns setof pgq.job
 language plpgsql
@@ -116,11 +129,10 @@ declare
     v_job pgq.job;
 begin
     for v_job in select j.* from unnest(p_jobs) j where {overdue} loop
-        perform pgq._remove(v_job.slot, v_job.lane, v_job.id);
         v_job.attempt := (v_job.attempt - 1)::smallint;
         v_job.claimed_at := null;
         v_job.worker := null;
-        perform pgq._put_back(v_job, null, 'expired', false);
+        perform pgq._expire(v_job);
     end loop;
     return query select j.* from unnest(p_jobs) j where ({overdue}) is not true;
 end
@@ -211,8 +223,7 @@ begin
     for v_job in
         select o.* from unnest(pgq._slots()) s, pgq._find_overdue(s, p_now) o
     loop
-        perform pgq._remove(v_job.slot, v_job.lane, v_job.id);
-        perform pgq._put_back(v_job, null, 'expired', false);
+        perform pgq._expire(v_job);
     end loop;
 end
 $$;

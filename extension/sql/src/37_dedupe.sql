@@ -118,24 +118,26 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_ids constant bigint[] := array_remove(p_live, null);
     v_late record;
     v_job pgq.job;
 begin
+    if v_ids = '{}' then
+        return p_live;
+    end if;
     if not exists (select from pgq.lane l where l.queue_id = p_queue_id and l.expiring) then
         return p_live;
     end if;
     for v_late in
         select j.id
-          from (select distinct l as id from unnest(p_live) l where l is not null) g,
-               pgq._find(g.id) j
+          from (select distinct l as id from unnest(v_ids) l) g, pgq._find(g.id) j
          where {late} order by j.slot, j.lane, j.id
     loop
         v_job := pgq._find_and_lock(v_late.id, false);
         if v_job.id is null then
             p_live := array_replace(p_live, v_late.id, null);
         elsif (select {late} from (select v_job.*) j) then
-            v_job := pgq._remove(v_job.slot, v_job.lane, v_job.id);
-            perform pgq._put_back(v_job, null, 'expired', false);
+            perform pgq._expire(v_job);
             p_live := array_replace(p_live, v_late.id, null);
         end if;
     end loop;
