@@ -19,7 +19,7 @@ from pgq._log import about, about_worker, trouble
 from pgq._watch import Watch
 
 from .sessions import Connection, until, within
-from .workers import FAST, Hook, running
+from .workers import FAST, SHORT, Hook, running
 
 pytestmark = pytest.mark.once
 
@@ -164,7 +164,7 @@ async def test_a_job_that_was_to_be_cancelled_is_not_tried_again(
     worker = pgq.Worker(pool, poll_interval=FAST)
     begun = asyncio.Event()
 
-    @worker.handler("default", timeout=timedelta(seconds=2))
+    @worker.handler("default", timeout=SHORT)
     async def handle(_: pgq.Job) -> None:
         begun.set()
         try:

@@ -465,7 +465,7 @@ async def test_what_is_late_is_refused_and_reported(
 async def test_a_blocked_event_loop_keeps_its_leases(
     queue: pgq.Queue, worker: pgq.Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timeout = timedelta(seconds=0.6)
+    timeout = timedelta(seconds=2)
     await queue.enqueue_many([1, 2], max_attempts=1)
     renewed, done = threading.Event(), asyncio.Event()
     expiry: list[Any] = []
@@ -523,6 +523,38 @@ async def test_a_row_that_is_locked_does_not_cost_the_other_leases(
     async with running(worker):
         await patiently(renewed)
         done.set()
+
+
+async def test_a_lease_outlives_heartbeats_that_fail(
+    queue: pgq.Queue,
+    worker: pgq.Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are tried again soon enough, however short it is."""
+    await queue.enqueue(1)
+    loop, renewed = asyncio.get_running_loop(), asyncio.Event()
+    original = pgq.Queue.heartbeat_many
+    errors = iter([ConnectionError("unplugged")] * 3)
+
+    async def heartbeat_many(*args: Any, **options: Any) -> list[pgq.Lease]:
+        for error in errors:
+            raise error
+        leases = await original(*args, **options)
+        loop.call_soon_threadsafe(renewed.set)
+        return leases
+
+    monkeypatch.setattr(pgq.Queue, "heartbeat_many", heartbeat_many)
+
+    @worker.handler("default", timeout=SHORT)
+    async def handle(_: pgq.Job) -> None:
+        await renewed.wait()
+
+    async with running(worker):
+        await patiently(renewed)
+    assert caplog.text.count("heartbeat failed, trying again in 0.3 s") == 3
+    assert "lost the lease" not in caplog.text
+    assert await queue.dequeue() == []
 
 
 async def test_heartbeats_stop_with_the_job(

@@ -19,7 +19,7 @@ from pgserver import Server
 from .sessions import Connection, until, within
 
 FAST: Final = timedelta(milliseconds=5)
-SHORT: Final = timedelta(seconds=2)  # a lease: soon renewed, but not lost on a busy machine
+SHORT: Final = timedelta(seconds=4)  # a lease: soon renewed, but not lost on a busy machine
 Moment: TypeAlias = Literal["before", "after"]
 
 

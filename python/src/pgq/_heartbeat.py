@@ -23,7 +23,7 @@ from pgq._version import check
 
 Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 
-_RETRY_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 1.0  # at most: a short lease does not wait for so long
 CONNECT_SECONDS: Final = 10.0
 # What a call fails with when a row is locked by a transaction that settles its job and stays open,
 # or when the network is gone.
@@ -148,7 +148,7 @@ class Heartbeat:
                 await self._beat()
                 wait = self._tick
             except Exception as exc:  # noqa: BLE001, PERF203 every lease hangs on it
-                wait = min(self._tick, _RETRY_SECONDS)
+                wait = min(self._tick / 4, _RETRY_SECONDS)
                 log.warning(
                     "heartbeat failed, trying again in %.1f s: %r",
                     wait,
