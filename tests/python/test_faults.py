@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 
 import asyncpg
 import pgq
@@ -23,6 +24,7 @@ from .sessions import Connection, connect, dsn_of, until
 
 ROUNDS = 20
 PER_ROUND = 150
+GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # the server, or its answer
 
 WORKER = """
 import asyncio, json, sys
@@ -69,7 +71,7 @@ async def reconnect(server: Server) -> Connection:
     """Connect as soon as the server takes connections again."""
 
     async def attempt() -> Connection | None:
-        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        with contextlib.suppress(*GONE):
             return await connect(dsn_of(server), pgq__slot_size="16384")
         return None
 
@@ -82,7 +84,7 @@ async def produce(server: Server, committed: set[int]) -> None:
     """Enqueue in a transaction; count only what has certainly committed."""
     connection = await reconnect(server)
     # Without an answer nobody knows; such jobs may run, but need not.
-    with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+    with contextlib.suppress(*GONE):
         rows = await connection.fetch(
             "select pgq_enqueue_many(array_fill(jsonb '1', array[$1::int]))", PER_ROUND
         )
@@ -103,22 +105,29 @@ async def kill_a_backend(server: Server, chance: random.Random) -> None:
     Until it has noticed, it takes connections that it is about to end.
     """
     connection = await reconnect(server)
-    pids = [
-        row[0]
-        for row in await connection.fetch(
-            "select pid from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
-            " and backend_type = 'client backend'"
-        )
-    ]
-
-    async def ended() -> bool:
-        return connection.is_closed()
-
-    if pids:
-        os.kill(chance.choice(pids), signal.SIGKILL)
-        await until(ended)
+    with contextlib.suppress(*GONE):
+        while victims := await backends(connection):
+            victim = chance.choice(victims)
+            # One whose client is gone may be ending by itself, which nobody restarts for.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            await until(partial(has_ended, connection, victim))
     connection.terminate()
+
+
+async def backends(connection: Connection) -> list[int]:
+    """Return the process ids of all other backends that serve clients of this database."""
+    rows = await connection.fetch(
+        "select pid from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+        " and backend_type = 'client backend'"
+    )
+    return [row[0] for row in rows]
+
+
+async def has_ended(connection: Connection, pid: int) -> bool:
+    """Tell whether a backend has ended by itself; one that was killed stays on the list."""
+    return pid not in await backends(connection)
 
 
 async def test_nothing_is_lost_and_no_effect_is_doubled_by_twenty_crashes(

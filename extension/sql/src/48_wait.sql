@@ -49,29 +49,31 @@ declare
     v_us constant bigint := pgq._us(p_now);
     v_tick constant boolean := true;
     v_slots constant smallint[] := pgq._slots();
-    v_queue pgq.queue;
-    v_lane integer;
+    v_lane integer; v_max integer;
     v_at timestamptz; v_next timestamptz;
 begin
-    select q.* into v_queue from pgq.queue q where q.id = p_queue_id;
-    for v_lane in
-        select l.id from pgq.lane l where l.queue_id = p_queue_id and not v_queue.paused
+    for v_lane, v_max in
+        select l.id, q.max_attempts
+          from pgq.queue q join pgq.lane l on l.queue_id = q.id
+         where q.id = p_queue_id and not q.paused
     loop
         --@ each slot
         if {slot} = any (v_slots) then
-            v_at := pgq._oldest({slot}::smallint, v_lane, p_now, v_queue.max_attempts, false);
-            v_next := least(v_next, v_at);
+            v_next := least(v_next, pgq._oldest({slot}::smallint, v_lane, p_now, v_max, false));
+            exit when v_next <= p_now;
             -- From the base on: leases that will expire, and what has been committed late.
-            select min(coalesce(j.lease_expires_at, timestamptz 'epoch'
-                                + j.due * interval '1 microsecond', j.enqueued_at)) into v_at
-              from (
-                       select j.lease_expires_at, j.due, j.enqueued_at from pgq.job_{slot} j
-                        where j.lane = v_lane and j.{key} > {start}
-                        order by j.{key}
-                        limit 1000
-                   ) j
-             where j.lease_expires_at is distinct from 'infinity' and not p_lingers;
-            v_next := least(v_next, v_at);
+            if not p_lingers then
+                select min(coalesce(j.lease_expires_at, timestamptz 'epoch'
+                                    + j.due * interval '1 microsecond', j.enqueued_at)) into v_at
+                  from (
+                           select j.lease_expires_at, j.due, j.enqueued_at from pgq.job_{slot} j
+                            where j.lane = v_lane and j.{key} > {start}
+                            order by j.{key}
+                            limit 1000
+                       ) j
+                 where j.lease_expires_at is distinct from 'infinity';
+                v_next := least(v_next, v_at);
+            end if;
         end if;
         --@ end
         --@ each parked
@@ -85,6 +87,10 @@ begin
         end if;
         --@ end
     end loop;
+    if v_next is null or v_next > p_now then
+        v_next := least(v_next, (select min(s.next_at) from pgq.schedule s
+                                  where s.queue_id = p_queue_id and not s.paused));
+    end if;
     -- As in pgq._live_keys.
     raise exception using errcode = 'PQ000';
 exception
@@ -94,8 +100,8 @@ end
 $$;
 comment on function pgq._next_event(integer, timestamptz, boolean) is
 'when there may be something to claim in a queue: long ago if there is now, when the next job '
-'falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, or was '
-'committed late, is not looked at';
+'or schedule falls due or the next of a thousand leases expires, or null. p_lingers: what is '
+'leased, or was committed late, is not looked at';
 
 create function pgq._has_strays()
 returns boolean
@@ -214,11 +220,7 @@ begin
                       when v_is_asleep then v_until is null or pgq._has_writers()
                       else false end;
     v_events := array(
-        select least(
-                   pgq._next_event(u.i, p_now, u.ms is not null),
-                   (select min(s.next_at) from pgq.schedule s
-                     where s.queue_id = u.i and not s.paused)
-               )
+        select pgq._next_event(u.i, p_now, u.ms is not null)
           from unnest(p_queue_ids, p_idle_ms) u (i, ms)
          where u.ms is distinct from 0
     ) || case when v_is_asleep then pgq._next_tick(p_now) end;
