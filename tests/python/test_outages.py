@@ -17,11 +17,10 @@ import pytest_asyncio
 from pgserver import Mode, Server
 
 from .sessions import Connection, Dsn, connect, dsn_of, sessions, until, within
-from .workers import FAST, ended, running
+from .workers import FAST, SHORT, ended, running
 
 pytestmark = pytest.mark.once
 
-SHORT: Final = timedelta(seconds=3)
 NAME: Final = "pgq worker"
 TERMINATE: Final = (
     f"select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{NAME}'"

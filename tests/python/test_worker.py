@@ -510,7 +510,7 @@ async def test_a_row_that_is_locked_does_not_cost_the_other_leases(
 
     Watch(monkeypatch, "heartbeat_many").then = on_renewal
 
-    @worker.handler("default", concurrency=2, timeout=timedelta(seconds=3))
+    @worker.handler("default", concurrency=2, timeout=SHORT)
     async def handle(job: pgq.Job) -> None:
         jobs[job.payload] = job
         if job.payload == 1:
