@@ -14,6 +14,7 @@ _LOOPS = (
     ("ten", "10 per call", 10, ""),
     ("one", "1 per call", 1, ""),
     ("kept", "10 per call, kept for a day", 10, _KEPT),
+    ("one_kept", "1 per call, kept for a day", 1, _KEPT),
 )
 
 
