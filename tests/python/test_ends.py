@@ -428,6 +428,25 @@ async def test_a_worker_that_is_cancelled_while_it_stops_gives_its_jobs_back(
     assert await given_back(queue) == [(1, 1)]
 
 
+async def test_jobs_that_are_cancelled_before_their_first_step_are_given_back(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    worker = pgq.Worker(pool)
+    test = asyncio.current_task()
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        for task in asyncio.all_tasks():  # as asyncio.run does when it is interrupted
+            if task is not test:
+                task.cancel()
+
+    await queue.enqueue_many([1, 2, 3])
+    async with started(worker.run()) as run:
+        with pytest.raises(asyncio.CancelledError):
+            await within(run, 15)
+    assert await given_back(queue) == [(2, 1), (3, 1)]
+
+
 async def test_a_worker_in_a_thread_leaves_signals_alone(
     dsn: Dsn, queue: pgq.Queue, connection: Connection
 ) -> None:

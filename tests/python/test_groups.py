@@ -608,6 +608,36 @@ async def test_more_of_a_group_may_run_when_its_concurrency_is_raised(a: Connect
     assert last > ids[3]
 
 
+@pytest.mark.parametrize("others", [["h"], []], ids=["two notes", "one"])
+@pytest.mark.parametrize("is_own", [True, False], ids=["same transaction", "before a tick"])
+async def test_no_new_job_overtakes_when_the_concurrency_is_raised(
+    a: Connection, b: Connection, is_own: bool, others: list[str]
+) -> None:
+    ids = [await put(a) for _ in range(3)]
+    assert await claimed(a) == ids[:1]
+    await b.execute("begin; select from pgq.gate for update")  # no tick decides meanwhile
+    if not is_own:
+        await a.execute("select pgq_configure_queue('default', group_concurrency => 2)")
+    async with a.transaction():
+        if is_own:
+            await a.execute("select pgq_configure_queue('default', group_concurrency => 2)")
+        last, *new = [await put(a, group) for group in ["g", *others]]
+    await b.execute("commit")
+    await maintain(a)
+    assert await claimed(a) == [ids[1], *new]
+    await finish(a, ids[0])
+    await finish(a, ids[1])
+    assert await claimed(a) == [ids[2], last]
+
+
+async def test_all_groups_of_several_calls_are_decided_at_once(a: Connection) -> None:
+    await a.execute("alter function pgq._turn_group rename to _turn_group_alone")
+    async with a.transaction():
+        ids = [row[0] for keys in ("abc", "def") for row in await a.fetch(MANY, [*keys])]
+        ids += [await put(a, "g"), await put(a, "h")]
+    assert await claimed(a) == ids
+
+
 async def test_a_concurrency_that_was_raised_for_long_before_its_commit_counts_for_all(
     a: Connection, b: Connection
 ) -> None:

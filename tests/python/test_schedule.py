@@ -146,6 +146,17 @@ async def test_no_schedule_fails_the_commit_of_a_stranger(a: Connection, b: Conn
     await b.execute("select pgq_maintain(); select pgq_enqueue('1')")
     assert await a.fetchval("select paused from pgq.schedule")
     assert len(await dequeue(b)) == 1
+    assert await a.fetchval("select pgq_pause_schedule('s')")
+    with pytest.raises(asyncpg.InvalidParameterValueError):
+        await a.execute("select pgq_resume_schedule('s')")
+    assert await a.fetchval("select pgq_schedule('s', '* * * * *') > now()")
+    assert await a.fetchval("select pgq_resume_schedule('s')")
+
+
+async def test_a_paused_schedule_that_is_replaced_has_not_missed_anything(a: Connection) -> None:
+    await a.execute("select pgq_schedule('s', '* * * * *'), pgq_pause_schedule('s')")
+    await make_due(a, 5)
+    assert await a.fetchval("select pgq_schedule('s', '* * * * *', '{}') > now()")
 
 
 @pytest.mark.once

@@ -623,6 +623,13 @@ async def test_a_wait_that_fails_on_its_way_is_over(
         await a.execute("select pgq_purge('default')")
 
 
+async def test_a_wait_that_may_not_write_is_over(a: Connection, b: Connection) -> None:
+    await b.execute("set default_transaction_read_only = on")
+    with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+        await b.fetchval(WAIT, ["default"])
+    assert await a.fetchval(REGISTERED) == 0
+
+
 async def test_a_wake_that_is_rolled_back_lets_nobody_believe_that_it_waits(
     a: Connection, b: Connection
 ) -> None:

@@ -50,7 +50,7 @@ savepoint before;
 insert into shop.item values (3, 30, '');
 rollback to before;
 select is(pg_temp.jobs(), '{}', 'a row that is rolled back has no job');
-select is(pg_temp.ask('regress_ann', $$ select pgq_watch('shop.item', 'a', events => '{insert,update}') $$), 'ok', 'a watch can be replaced');
+select is(pg_temp.ask('regress_ann', $$ select pgq_watch('shop.item', 'a', events => '{insert,update,insert}') $$), 'ok', 'a watch can be replaced');
 update shop.item set price = 12;
 insert into shop.item values (4, 40, '');
 select is(array(select j ->> 'operation' from unnest(pg_temp.jobs()) j), '{UPDATE,INSERT}', 'which counts for updates then');

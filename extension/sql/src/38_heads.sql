@@ -56,7 +56,10 @@ as $$
 begin
     -- In one snapshot, taken when all slots are locked: heads are moved meanwhile.
     return query
-    select g.id, h.*, (select min(o.id) from pgq.group_hint o where o.group_id = g.id)
+    select g.id, h.*, (
+               select min(greatest(o.id, 0)) from pgq.group_hint o
+                where o.group_id in (g.id, p_queue_id)
+           )
       from (
                select 0
                       --@ each slot
@@ -87,7 +90,8 @@ end
 $$;
 comment on function pgq._heads(integer, bigint[]) is
 'how many heads each of these groups of a queue has, and the highest id of them. hint: from which '
-'place on somebody has left the group to the next tick, who may have ended a head';
+'place on somebody has left the group to the next tick, who may have ended a head; 0 while all '
+'groups of the queue are left, as its group_concurrency was raised: others wait before new jobs';
 
 create function pgq._next_heads(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]

@@ -127,3 +127,31 @@ end
 $$;
 comment on function pgq._lock_groups(bigint[], boolean) is
 'locks the buckets of groups and returns the groups; p_skip: those that can be had at once';
+
+create function pgq._merge_hints(
+    p_group_ids bigint[], inout p_places bigint[], inout p_slots smallint[]
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{index_scans}
+as $$
+declare
+    v_hint pgq.group_hint;
+    v_n integer;
+begin
+    if not exists (select from pgq.group_hint) then
+        return;
+    end if;
+    for v_hint in
+        delete from pgq.group_hint h
+         where h.group_id = any (p_group_ids) and h.id >= 0 returning h.*
+    loop
+        v_n := array_position(p_group_ids, v_hint.group_id);
+        p_places[v_n] := least(p_places[v_n], v_hint.id);
+        p_slots[v_n] := greatest(p_slots[v_n], smallint '6');
+    end loop;
+end
+$$;
+comment on function pgq._merge_hints(bigint[], bigint[], smallint[]) is
+'takes the hints for these groups, of which the buckets are locked: their places, if those are '
+'lower, and that there may be a new job anywhere';

@@ -35,34 +35,6 @@ comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) 
 'pgq._turn_group for many groups: all at once where one job is next, one by one where more is to '
 'be done';
 
-create function pgq._merge_hints(
-    p_group_ids bigint[], inout p_places bigint[], inout p_slots smallint[]
-)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-{index_scans}
-as $$
-declare
-    v_hint pgq.group_hint;
-    v_n integer;
-begin
-    if not exists (select from pgq.group_hint) then
-        return;
-    end if;
-    for v_hint in
-        delete from pgq.group_hint h
-         where h.group_id = any (p_group_ids) and h.id >= 0 returning h.*
-    loop
-        v_n := array_position(p_group_ids, v_hint.group_id);
-        p_places[v_n] := least(p_places[v_n], v_hint.id);
-        p_slots[v_n] := greatest(p_slots[v_n], smallint '6');
-    end loop;
-end
-$$;
-comment on function pgq._merge_hints(bigint[], bigint[], smallint[]) is
-'takes the hints for these groups, of which the buckets are locked: their places, if those are '
-'lower, and that there may be a new job anywhere';
-
 create function pgq._noted_groups(
     p_noted text, out ids bigint[], out places bigint[], out slots smallint[], out lanes integer[]
 )
@@ -80,16 +52,19 @@ begin
         lanes := string_to_array(v_note[4], ',')::integer[];
         return;
     end if;
-    -- Noted more than once: each group once, from its lowest place, and with no new job known.
-    select array_agg(g.id), array_agg(g.place), array_agg(smallint '6'), array_agg(0)
+    -- Of a group that was noted more than once the lowest place is known, but no new job.
+    select array_agg(g.id), array_agg(g.place), array_agg(g.slot), array_agg(g.lane)
       into ids, places, slots, lanes
       from (
-               select n.id, min(n.place) as place
+               select n.id, min(n.place) as place, min(n.lane) as lane,
+                      case count(*) when 1 then min(n.slot) else smallint '6' end as slot
                  from unnest(string_to_array(p_noted, ';')) o (note),
                       unnest(
                           string_to_array(split_part(o.note, '|', 1), ',')::bigint[],
-                          string_to_array(split_part(o.note, '|', 2), ',')::bigint[]
-                      ) n (id, place)
+                          string_to_array(split_part(o.note, '|', 2), ',')::bigint[],
+                          string_to_array(split_part(o.note, '|', 3), ',')::smallint[],
+                          string_to_array(split_part(o.note, '|', 4), ',')::integer[]
+                      ) n (id, place, slot, lane)
                 group by n.id
            ) g;
 end

@@ -266,7 +266,7 @@ begin
 exception
     -- It does not sleep then: others need not notify it.
     when operator_intervention or object_not_in_prerequisite_state or transaction_rollback
-        or insufficient_resources
+        or insufficient_resources or invalid_transaction_state
     then
         perform pgq._hold_waits('{}');
         raise;
@@ -281,4 +281,5 @@ comment on function @extschema@.pgq_wait(text[], interval) is
 'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
 'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
 'second while a queue is at a limit. Not inside a transaction block: no notification comes there. '
-'Errors: 42704 unknown queue; 22004; 22023; 42501.';
+'Errors: 42704 unknown queue; 22004; 22023; 42501; 25006 in a read-only transaction, if it has to '
+'write that somebody sleeps.';

@@ -68,6 +68,7 @@ begin
            max_attempts = excluded.max_attempts, headers = excluded.headers,
            missed = excluded.missed,
            next_at = case when (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
+                               and not s.paused
                           then s.next_at else excluded.next_at end
      where pgq._may(s.queue_id, 'manage')
     returning s.next_at into v_next;
@@ -106,7 +107,8 @@ begin
     perform pgq._check_not_null('name', p_name is null);
     update pgq.schedule s
        set paused = p_paused,
-           next_at = case when s.paused then pgq._next_tick_of(s.cron, s.timezone, pgq._now())
+           next_at = case when s.paused and not p_paused
+                          then pgq._next_tick_of(s.cron, s.timezone, pgq._now())
                           else s.next_at end
      where s.name = p_name and pgq._may(s.queue_id, 'manage')
     returning s.queue_id into v_queue_id;
@@ -150,7 +152,7 @@ $$;
 revoke all on function @extschema@.pgq_resume_schedule(text) from public;
 comment on function @extschema@.pgq_resume_schedule(text) is
 'Lets a paused schedule go on with its next time; those in between were not missed. false: there '
-'is no such schedule. Errors: 22004.';
+'is no such schedule. Errors: 22004; 22023 the server does not know its time zone any more.';
 
 create function @extschema@.pgq_unschedule(name text)
 returns boolean

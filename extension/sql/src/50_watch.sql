@@ -212,7 +212,8 @@ begin
     execute format(
         'create or replace trigger %I after %s on %s for each row %s execute function '
         '%s.pgq_enqueue_row(%s, %s, %s)',
-        v_trigger, array_to_string(events, ' or '), relation, 'when (' || condition || ')',
+        v_trigger, (select string_agg(distinct e, ' or ') from unnest(events) e), relation,
+        'when (' || condition || ')',
         '@extschema@',
         quote_literal(queue), quote_literal(relation::text),
         case when dedupe then 'dedupe' else 'each' end

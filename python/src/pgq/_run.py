@@ -680,6 +680,10 @@ class Run:
         await self._wait_gracefully(running)
         self.abort()
         await _wait(running, _CANCEL_SECONDS)
+        for held in list(self._held.values()):
+            # Cancelled like all tasks of the loop, before its first step.
+            if held.task is not None and held.task.done() and not held.started:
+                self._give_back(held)
         self._settler.drain()
         if settling.cancelled():  # like all tasks of the loop
             with suppress(asyncio.TimeoutError):
