@@ -88,7 +88,11 @@ select pgq_heartbeat(array[id], array[token], checkpoints => '{"{\\"page\\": 3}"
 select pgq_enqueue('"retried"', priority => 9);
 select pgq_fail(id, token, 'later', retry_in => '1 day') from pgq_dequeue(1, '1 day');
 
-select pgq_schedule('nightly', '30 2 * * *', '{"kind": "daily"}', timezone => 'Europe/Berlin');
+select pgq_schedule(
+    'nightly',  -- not while the tests run
+    to_char((now() + interval '12 hours') at time zone 'Europe/Berlin', 'MI HH24 * * *'),
+    '{"kind": "daily"}', timezone => 'Europe/Berlin'
+);
 select pgq_schedule('paused', '* * * * *', queue => 'kept'), pgq_pause_schedule('paused');
 select pgq_pause('Ünï "q"');
 select pgq_enqueue('"turns"', 'kept', after => array[pgq_enqueue('"ends"', 'kept')]);
