@@ -238,6 +238,28 @@ async def test_jobs_that_others_wait_for_are_completed_in_the_order_of_their_ids
     assert await claimed(c) == waiters
 
 
+async def test_who_completes_two_jobs_in_two_calls_may_deadlock_with_one_that_names_both(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    first, second = ids = await enqueue(c, 2)
+    assert await claimed(c) == ids
+    await a.execute("set deadlock_timeout = '10 ms'")
+    await b.execute("set deadlock_timeout = '10 min'")
+    await a.execute("begin")
+    await end(a, second)
+    async with started(put(b, ids)) as adding:
+        await waiting(c, b, adding)
+        with pytest.raises(asyncpg.DeadlockDetectedError):
+            await within(end(a, first))
+        await a.execute("rollback")
+        waiter = await within(adding)
+    # It is run again, and nothing is lost.
+    async with a.transaction():
+        await end(a, second)
+        await end(a, first)
+    assert await claimed(a) == [waiter]
+
+
 async def test_a_job_is_added_to_wait_for_one_that_is_about_to_be_claimed(
     a: Connection, b: Connection, c: Connection
 ) -> None:
