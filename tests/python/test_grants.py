@@ -183,8 +183,10 @@ async def sleeps(connection: Connection) -> bool:
 
 
 @pytest.mark.parametrize("setting", ["groups", "waiters"])
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("ending", ["commit", "set constraints all immediate; commit"])
 async def test_a_forged_note_does_nothing_to_jobs_of_another_queue(
-    a: Connection, ann: Connection, setting: str
+    a: Connection, ann: Connection, setting: str, isolation: str, ending: str
 ) -> None:
     first = await a.fetchval("select pgq_enqueue('1', 'b')")
     await a.execute("select pgq_enqueue('2', 'b')")
@@ -193,14 +195,33 @@ async def test_a_forged_note_does_nothing_to_jobs_of_another_queue(
     await a.execute("select pgq_enqueue('5', 'b', after => array[$1::bigint])", first)
     await a.execute("select pgq_dequeue(2, '1 hour', 'b')")
     before = await a.fetchval(JOBS_OF_B)
-    for sign in ("", "-"):
-        for job_id, slot, lane in await a.fetch("select id, slot, lane from pgq.job"):
-            note = f"77|{job_id}|{slot}|{lane}" if setting == "groups" else f"{sign}{job_id},{lane}"
-            async with ann.transaction():
-                await ann.execute("select pgq_enqueue('1', 'a', group_key => 'x')")
-                await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", note)
+    notes = ["-9223372036854775808,5"] if setting == "waiters" else ["-1|-1|-1|-1"]
+    for job_id, slot, lane in await a.fetch("select id, slot, lane from pgq.job"):
+        if setting == "groups":
+            notes.append(f"77|{job_id}|{slot}|{lane}")
+        else:
+            notes += [f"{sign}{job_id},{place}" for sign in ("", "-") for place in (lane, 0)]
+    for note in notes:
+        await ann.execute(f"begin isolation level {isolation}")
+        await ann.execute("select pgq_enqueue('1', 'a', group_key => 'x')")
+        await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", note)
+        await ann.execute(ending)
     await maintain(a, 2)
     assert await a.fetchval(JOBS_OF_B) == before
+
+
+async def test_what_a_transaction_has_noted_is_for_nobody_to_read(
+    a: Connection, ann: Connection
+) -> None:
+    async with ann.transaction():
+        job_id = await ann.fetchval("select pgq_enqueue('1', 'a', group_key => 'x')")
+        noted = await ann.fetchval("select current_setting('pgq.groups', true)")
+        for table in ("pgq.group_event_0", "pgq.group_event_1"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                async with ann.transaction():
+                    await ann.fetch(f"select from {table}")
+    group_id = await a.fetchval("select group_id from pgq.job where id = $1", job_id)
+    assert str(group_id) not in (noted or "")
 
 
 async def test_a_job_after_a_hidden_one_does_not_wait_for_whoever_has_it_locked(

@@ -1101,6 +1101,41 @@ async def test_a_note_that_was_changed_makes_no_second_head(a: Connection, noted
     assert await claimed(a) == []
 
 
+async def test_no_setting_keeps_a_group_from_going_on(a: Connection) -> None:
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    async with a.transaction():
+        await finish(a, first)
+        idle = await put(a, "h")
+        await a.execute("reset all")
+    assert await claimed(a) == [second, idle]
+    await a.execute("select set_config('pgq.groups', '77|1|-1|1', false)")
+    await finish(a, second)
+    other = await put(a, "i")
+    assert await claimed(a) == [other]
+    await a.execute("select set_config('pgq.groups', '', false)")
+
+
+async def test_thousands_of_calls_are_decided_at_one_commit(a: Connection) -> None:
+    """Each group at once, whatever the number of notes: none is left to the ticks."""
+    await a.execute("""
+        do $$ begin
+            for i in 1..3000 loop
+                perform pgq_enqueue('1', group_key => 'g' || i % 1000);
+            end loop;
+        end $$
+    """)
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 0
+    ready = "select count(*) from pgq_jobs where state = 'ready'"
+    assert await a.fetchval(ready) == 1000
+    receipts = await dequeue(a, 1000)
+    async with a.transaction():
+        for receipt in receipts:
+            await complete(a, [receipt])
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 0
+    assert await a.fetchval(ready) == 1000
+
+
 async def test_what_a_savepoint_takes_back_is_not_noted(a: Connection) -> None:
     first, second, other = await put(a), await put(a), await put(a, "h")
     assert await claimed(a) == [first, other]

@@ -271,7 +271,7 @@ select pg_temp.commit() \g /dev/null
 select is_empty($$ select * from mine $$, 'or dies after one that is dead');
 select pgq_revoke('b', 'regress_ann') \g /dev/null
 
--- What a transaction notes for its commit, anybody may write.
+-- Settings, in which pgq 0.1 noted what is to be done at the commit, change nothing.
 select pgq_enqueue('1', 'b', group_key => 'h'), pgq_enqueue('2', 'b', group_key => 'h') \g /dev/null
 select pgq_enqueue('3', 'b', after => array[:ready]) \g /dev/null
 select pg_temp.commit() \g /dev/null

@@ -11,22 +11,29 @@ comment on table pgq.bucket is
 'hash to it';
 insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 32767) n;
 
-create unlogged table pgq.group_event_0 (
+-- Each is truncated in the ten seconds in which transactions that begin write the other one.
+--@ define event_table
+extract(epoch from transaction_timestamp())::bigint / 10 % 2
+--@ end
+
+--@ each event
+create unlogged table pgq.group_event_{slot} (
     last boolean not null default false,
     noted smallint,
     lane integer,
     group_ids bigint[],
-    places bigint[]
-);
-create unlogged table pgq.group_event_1 (
-    last boolean not null default false,
-    noted smallint,
-    lane integer,
-    group_ids bigint[],
-    places bigint[]
-);
+    places bigint[],
+    xid xid8,
+    slots smallint[],
+    lanes integer[],
+    waiters bigint[],
+    waiter_lanes integer[]
+) with (autovacuum_enabled = off);
+create index group_event_{slot}_xid_idx on pgq.group_event_{slot} (xid, last);
+--@ end
 comment on table pgq.group_event_0 is
-'an insert queues pgq._at_group_commit for the commit of its transaction';
+'what a transaction has noted of groups and waiting jobs: an insert queues pgq._at_group_commit, '
+'which takes all of xid';
 comment on table pgq.group_event_1 is
 'the same: the two are written by turns, so that each can be truncated while the other is';
 comment on column pgq.group_event_0.noted is 'see pgq._note_alike';

@@ -225,25 +225,17 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_noted constant text := nullif(current_setting('pgq.waiters', true), '');
 begin
     if p_job_ids is null then
         return;
     end if;
-    if length(v_noted) > 1000000 then
-        insert into pgq.waiter_hint (job_id, lane) select * from unnest(p_job_ids, p_lanes);
-        return;
-    end if;
-    perform set_config(
-        'pgq.waiters',
-        concat_ws(',', v_noted, (
-            select string_agg(w.id || ',' || w.lane, ',')
-              from unnest(p_job_ids, p_lanes) w (id, lane)
-        )),
-        true
-    );
-    perform pgq._queue_event() where v_noted is null;
+    case {event_table}
+    --@ each event
+    when {slot} then
+        insert into pgq.group_event_{slot} (xid, waiters, waiter_lanes)
+        values (pg_current_xact_id(), p_job_ids, p_lanes);
+    --@ end
+    end case;
 end
 $$;
 comment on function pgq._note_waiters(bigint[], integer[]) is

@@ -120,8 +120,7 @@ begin
         perform pgq._drop_dependencies(array[p_job_id]);
         return;
     end if;
-    -- Anybody may write the setting that notes them, and the dead one may have been retried since.
-    -- Those that have completed may be left to the next tick.
+    -- The dead one may have been retried since, those that have completed left to the next tick.
     v_ended := array(
         select d.on_id from pgq.dependency d
          where d.job_id = p_job_id and d.on_dead = 'die' and (pgq._find(d.on_id)).id is null

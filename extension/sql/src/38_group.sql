@@ -6,10 +6,10 @@
  * that complete, under a lock on the group's bucket: so it is held for no longer than a commit
  * takes, each decision sees those before it, and neither waits for anybody's open transaction.
  *
- * A transaction notes the groups of the jobs that it adds and of the heads that it ends. The first
- * note queues the event of a deferred trigger, which locks the buckets of all, in one order. Where
- * that cannot be (PREPARE TRANSACTION, REPEATABLE READ, a second round in one transaction, very
- * many groups) a hint is left for the next tick.
+ * A transaction notes the groups of the jobs that it adds and of the heads that it ends. Each note
+ * queues the event of a deferred trigger. The first one that fires takes all notes and locks the
+ * buckets of all, in one order. Where that cannot be (PREPARE TRANSACTION, REPEATABLE READ, a
+ * second round in one transaction, very many groups) a hint is left for the next tick.
  *
  * How a job of a group (group_id is not null) is stored:
  *   waiting  "wait" is set: its place in the group, the id unless it came late
@@ -17,28 +17,6 @@
  *            the ring, until the commit
  *   head     otherwise
  */
-
---@ define first_note
-'.'
---@ end
-
-create function pgq._as_note(
-    p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
-)
-returns text
-language plpgsql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return concat_ws(
-        '|', array_to_string(p_group_ids, ','), array_to_string(p_places, ','),
-        array_to_string(p_slots, ','), array_to_string(p_lanes, ',')
-    );
-end
-$$;
-comment on function pgq._as_note(bigint[], bigint[], smallint[], integer[]) is
-'groups as pgq._note_groups keeps them in a setting of the transaction; pgq._noted_groups reads it';
 
 --@ define group_seed
 coalesce(pg_sequence_last_value('pgq.group_seed'), 0)
@@ -133,26 +111,27 @@ comment on function pgq._idle_groups(pgq.target, bigint[]) is
 'It says where a new one is put, not what becomes of it: in a group that is busy elsewhere one job '
 'is moved at its commit, and is seen then';
 
--- Each is truncated in the ten seconds in which the other one is written.
---@ define first_table
-(extract(epoch from clock_timestamp())::bigint / 10 % 2 = 0)
---@ end
-
-create function pgq._queue_event()
+create function pgq._note_alike(
+    p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if {first_table} then
-        insert into pgq.group_event_0 default values;
-    else
-        insert into pgq.group_event_1 default values;
-    end if;
+    case {event_table}
+    --@ each event
+    when {slot} then
+        insert into pgq.group_event_{slot} (xid, noted, lane, group_ids, places)
+        values (pg_current_xact_id(), p_noted, p_lane, p_group_ids, p_places);
+    --@ end
+    end case;
 end
 $$;
-comment on function pgq._queue_event() is
-'queues pgq._at_group_commit for the commit of this transaction';
+comment on function pgq._note_alike(smallint, integer, bigint[], bigint[]) is
+'pgq._note_groups where the same holds for all: only jobs that wait were added (p_noted: -2; a '
+'group may be there more than once), or the job was completed that is one of the heads of the '
+'group, once (-3)';
 
 create function pgq._note_groups(
     p_group_ids bigint[], p_places bigint[], p_slots smallint[], p_lanes integer[]
@@ -161,59 +140,24 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_noted constant text := nullif(current_setting('pgq.groups', true), '');
 begin
     if p_group_ids is null then
         return;
     end if;
-    if length(v_noted) > 1000000 then
-        insert into pgq.group_hint (group_id, id) select * from unnest(p_group_ids, p_places);
-        return;
-    end if;
-    perform set_config(
-        'pgq.groups',
-        concat_ws(';', v_noted, pgq._as_note(p_group_ids, p_places, p_slots, p_lanes)), true
-    );
-    perform pgq._queue_event() where v_noted is null;
+    case {event_table}
+    --@ each event
+    when {slot} then
+        insert into pgq.group_event_{slot} (xid, group_ids, places, slots, lanes)
+        values (pg_current_xact_id(), p_group_ids, p_places, p_slots, p_lanes);
+    --@ end
+    end case;
 end
 $$;
 comment on function pgq._note_groups(bigint[], bigint[], smallint[], integer[]) is
 'called with groups that are to be looked at when the transaction commits, each once: to which '
 'jobs were added, from which place on, and where the first one is if it is new (-2: they wait); or '
-'(slot -1) of which a job has ended, and its id';
-
-create function pgq._note_alike(
-    p_noted smallint, p_lane integer, p_group_ids bigint[], p_places bigint[]
-)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_noted text := current_setting('pgq.groups', true);
-begin
-    if v_noted <> '' then
-        perform pgq._note_groups(
-            p_group_ids, p_places, array_fill(p_noted, array[cardinality(p_group_ids)]),
-            array_fill(p_lane, array[cardinality(p_group_ids)])
-        );
-        return;
-    end if;
-    v_noted := set_config('pgq.groups', {first_note}, true);
-    if {first_table} then
-        insert into pgq.group_event_0 (noted, lane, group_ids, places)
-        values (p_noted, p_lane, p_group_ids, p_places);
-    else
-        insert into pgq.group_event_1 (noted, lane, group_ids, places)
-        values (p_noted, p_lane, p_group_ids, p_places);
-    end if;
-end
-$$;
-comment on function pgq._note_alike(smallint, integer, bigint[], bigint[]) is
-'pgq._note_groups where the same holds for all: only jobs that wait were added (p_noted: -2), or '
-'the job was completed that is one of the heads of the group, once (-3). The first note of a '
-'transaction travels with the event, where nobody can forge it';
+'(slot -1) of which a job has ended, and its id. Where nobody else can read it, as it would tell '
+'the seed of the ids of groups, nor write it';
 
 create function pgq._note_ended(p_jobs pgq.job[], p_completed boolean default false)
 returns void

@@ -230,9 +230,9 @@ begin
 end
 $$;
 comment on function pgq._make_heads(smallint, integer, bigint[]) is
-'lets jobs be claimed that wait, or are new and of this transaction, which is looked at (anybody '
-'may write the setting that notes them), and returns those that nobody is about to cancel or '
-'replace';
+'lets jobs be claimed that wait, or are new and of this transaction, which is looked at (a group '
+'that was noted without a new job may have one of another), and returns those that nobody is '
+'about to cancel or replace';
 
 create function pgq._let_wait(p_slot smallint, p_lane integer, p_ids bigint[])
 returns bigint[]

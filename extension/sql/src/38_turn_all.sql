@@ -35,41 +35,54 @@ comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) 
 'pgq._turn_group for many groups: all at once where one job is next, one by one where more is to '
 'be done';
 
-create function pgq._noted_groups(
-    p_noted text, out ids bigint[], out places bigint[], out slots smallint[], out lanes integer[]
-)
+create function pgq._take_notes()
+returns pgq.group_event_0[]
 language plpgsql
-immutable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_note constant text[] := string_to_array(p_noted, '|');
+    v_notes pgq.group_event_0[];
 begin
-    if strpos(p_noted, ';') = 0 then
-        ids := string_to_array(v_note[1], ',')::bigint[];
-        places := string_to_array(v_note[2], ',')::bigint[];
-        slots := string_to_array(v_note[3], ',')::smallint[];
-        lanes := string_to_array(v_note[4], ',')::integer[];
-        return;
-    end if;
-    -- Of a group that was noted more than once the lowest place is known, but no new job.
-    select array_agg(g.id), array_agg(g.place), array_agg(g.slot), array_agg(g.lane)
-      into ids, places, slots, lanes
-      from (
-               select n.id, min(n.place) as place, min(n.lane) as lane,
-                      case count(*) when 1 then min(n.slot) else smallint '6' end as slot
-                 from unnest(string_to_array(p_noted, ';')) o (note),
-                      unnest(
-                          string_to_array(split_part(o.note, '|', 1), ',')::bigint[],
-                          string_to_array(split_part(o.note, '|', 2), ',')::bigint[],
-                          string_to_array(split_part(o.note, '|', 3), ',')::smallint[],
-                          string_to_array(split_part(o.note, '|', 4), ',')::integer[]
-                      ) n (id, place, slot, lane)
-                group by n.id
-           ) g;
+    -- An index scan, without settings: these tables are never analyzed.
+    case {event_table}
+    --@ each event
+    when {slot} then
+        with taken as (
+            delete from pgq.group_event_{slot} e where e.xid = pg_current_xact_id() returning e.*
+        )
+        select array_agg(row(t.*)::pgq.group_event_0) filter (where not t.last)
+          into v_notes from taken t;
+    --@ end
+    end case;
+    return v_notes;
 end
 $$;
-comment on function pgq._noted_groups(text) is 'what pgq._note_groups has noted';
+comment on function pgq._take_notes() is
+'what this transaction has noted since the last time; null for nothing';
+
+create function pgq._is_noted(p_last boolean)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{index_scans}
+as $$
+declare
+    v_is_noted boolean;
+begin
+    case {event_table}
+    --@ each event
+    when {slot} then
+        v_is_noted := exists (
+            select from pgq.group_event_{slot} e
+             where e.xid = pg_current_xact_id() and e.last = p_last
+        );
+    --@ end
+    end case;
+    return v_is_noted;
+end
+$$;
+comment on function pgq._is_noted(boolean) is
+'whether there is anything for pgq._take_notes, or (p_last) the event is queued that does it';
 
 --@ define may_turn
 (current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
@@ -78,34 +91,29 @@ comment on function pgq._noted_groups(text) is 'what pgq._note_groups has noted'
         and current_setting('pgq.grouped', true) is distinct from v_xid)
 --@ end
 
-create function pgq._turn_noted(p_note text default null)
+create function pgq._turn_noted(p_notes pgq.group_event_0[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
-    v_noted constant text := nullif(concat_ws(
-        ';', p_note,
-        nullif(regexp_replace(current_setting('pgq.groups', true), '^[.];?', ''), '')
-    ), '');
-    v_noted_waiters constant text := nullif(current_setting('pgq.waiters', true), '');
     v_groups bigint[]; v_places bigint[]; v_slots smallint[]; v_lanes integer[];
     v_waiters bigint[]; v_waiter_lanes integer[];
 begin
-    if coalesce(v_noted, v_noted_waiters) is null then
-        return;
-    end if;
-    perform set_config('pgq.groups', '', true), set_config('pgq.waiters', '', true);
-    if v_noted is not null then
-        select n.ids, n.places, n.slots, n.lanes into v_groups, v_places, v_slots, v_lanes
-          from pgq._noted_groups(v_noted) n;
-    end if;
-    if v_noted_waiters is not null then
-        select array_agg(w) filter (where n % 2 = 1), array_agg(w::integer) filter (where n % 2 = 0)
-          into v_waiters, v_waiter_lanes
-          from unnest(string_to_array(v_noted_waiters, ',')::bigint[]) with ordinality w (w, n);
-    end if;
+    -- Of a group that was noted more than once the lowest place is known, but no new job.
+    select array_agg(g.id), array_agg(g.place), array_agg(g.slot), array_agg(g.lane)
+      into v_groups, v_places, v_slots, v_lanes
+      from (
+               select n.id, min(n.place) as place, min(coalesce(n.lane, o.lane)) as lane,
+                      case when min(o.ordinality) = max(o.ordinality)
+                           then min(coalesce(n.slot, o.noted)) else smallint '6' end as slot
+                 from unnest(p_notes) with ordinality o,
+                      unnest(o.group_ids, o.places, o.slots, o.lanes) n (id, place, slot, lane)
+                group by n.id
+           ) g;
+    select array_agg(w.id), array_agg(w.lane) into v_waiters, v_waiter_lanes
+      from unnest(p_notes) o, unnest(o.waiters, o.waiter_lanes) w (id, lane);
     if not {may_turn} then
         insert into pgq.group_hint (group_id, id)
         select g.id, g.place from unnest(v_groups, v_places) g (id, place);
@@ -113,10 +121,7 @@ begin
         select w.id, w.lane from unnest(v_waiters, v_waiter_lanes) w (id, lane);
         -- Who sleeps may do the next tick.
         perform pgq._wake_lane(l.lane)
-           from (select unnest(v_waiter_lanes)
-                  union
-                 select unnest(string_to_array(split_part(o.note, '|', 4), ',')::integer[])
-                   from unnest(string_to_array(v_noted, ';')) o (note)) l (lane);
+           from (select unnest(v_waiter_lanes) union select unnest(v_lanes)) l (lane);
         return;
     end if;
     perform set_config('pgq.grouped', v_xid, true);
@@ -130,10 +135,9 @@ begin
     end if;
 end
 $$;
-comment on function pgq._turn_noted(text) is
+comment on function pgq._turn_noted(pgq.group_event_0[]) is
 'decides which jobs may be claimed in the groups that this transaction has changed, and which of '
-'those that waited for jobs which it has ended. p_note: the first note, where it is not in the '
-'setting';
+'those that waited for jobs which it has ended';
 
 create function pgq._at_group_commit()
 returns trigger
@@ -142,35 +146,40 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_xid text;
+    v_xid constant text := pg_current_xact_id()::text;
+    v_rows bigint;
 begin
     -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
+    -- The setting only tells when it is worth a look whether that is queued already.
     if not new.last then
-        new.last := true;
-        if tg_table_name = 'group_event_0' then
-            insert into pgq.group_event_0 select new.*;
-        else
-            insert into pgq.group_event_1 select new.*;
+        if current_setting('pgq.noted', true) is distinct from v_xid or not pgq._is_noted(true) then
+            perform set_config('pgq.noted', v_xid, true);
+            new.last := true;
+            case {event_table}
+            --@ each event
+            when {slot} then
+                insert into pgq.group_event_{slot} select new.*;
+            --@ end
+            end case;
         end if;
         return null;
     end if;
-    v_xid := pg_current_xact_id()::text;
-    if current_setting('pgq.groups', true) = {first_note}
-        and coalesce(current_setting('pgq.waiters', true), '') = ''
-        and new.noted is not null and {may_turn}
-    then
-        perform set_config('pgq.groups', '', true), set_config('pgq.grouped', v_xid, true),
+    if new.noted is not null and {may_turn} then
+        case {event_table}
+        --@ each event
+        when {slot} then
+            perform from pgq.group_event_{slot} e where e.xid = new.xid;
+            get diagnostics v_rows = row_count;
+            delete from pgq.group_event_{slot} e where e.xid = new.xid and v_rows = 2;
+        --@ end
+        end case;
+    end if;
+    -- Nothing else was noted than what this row is a copy of.
+    if v_rows = 2 then
+        perform set_config('pgq.grouped', v_xid, true),
                 pgq._turn_alike(new.noted, new.lane, new.group_ids, new.places);
-    elsif new.noted is not null then
-        perform pgq._turn_noted(pgq._as_note(
-                    array_agg(g.id), array_agg(g.place), array_agg(new.noted), array_agg(new.lane)
-                ))
-           from (
-                    select u.id, min(u.place) as place
-                      from unnest(new.group_ids, new.places) u (id, place) group by u.id
-                ) g;
     else
-        perform pgq._turn_noted();
+        perform pgq._turn_noted(n) from pgq._take_notes() n where n is not null;
     end if;
     return null;
 end

@@ -3,7 +3,7 @@
  * commit; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
  * claim position are counted; claims that return jobs put maintenance off, and say where others
  * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
- * first travels with its event; pgq.awaited tells whether a job may be marked, which nobody knows
+ * travels with its events; pgq.awaited tells whether a job may be marked, which nobody knows
  * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already.
  */
 
@@ -27,7 +27,13 @@ alter table pgq.chore add column regrant boolean;
 alter table pgq.queue add column is_serial boolean not null default false;
 alter table pgq.group_event_0
     add column noted smallint, add column lane integer, add column group_ids bigint[],
-    add column places bigint[];
+    add column places bigint[], add column xid xid8, add column slots smallint[],
+    add column lanes integer[], add column waiters bigint[], add column waiter_lanes integer[];
+alter table pgq.group_event_0 set (autovacuum_enabled = off);
+create index group_event_0_xid_idx on pgq.group_event_0 (xid, last);
 alter table pgq.group_event_1
     add column noted smallint, add column lane integer, add column group_ids bigint[],
-    add column places bigint[];
+    add column places bigint[], add column xid xid8, add column slots smallint[],
+    add column lanes integer[], add column waiters bigint[], add column waiter_lanes integer[];
+alter table pgq.group_event_1 set (autovacuum_enabled = off);
+create index group_event_1_xid_idx on pgq.group_event_1 (xid, last);
