@@ -1136,6 +1136,19 @@ async def test_thousands_of_calls_are_decided_at_one_commit(a: Connection) -> No
     assert await a.fetchval(ready) == 1000
 
 
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_transactions_with_snapshots_of_their_own_do_not_fail_for_each_others_notes(
+    a: Connection, b: Connection, isolation: str
+) -> None:
+    for session in (a, b):
+        await session.execute(f"begin isolation level {isolation}")
+    ids = [await put(session, group) for group in "gh" for session in (a, b)]
+    for session in (a, b):
+        await session.execute("commit")
+    await maintain(a, 2)
+    assert await claimed(a) == ids[::2]
+
+
 async def test_what_a_savepoint_takes_back_is_not_noted(a: Connection) -> None:
     first, second, other = await put(a), await put(a), await put(a, "h")
     assert await claimed(a) == [first, other]
