@@ -1149,6 +1149,33 @@ async def test_transactions_with_snapshots_of_their_own_do_not_fail_for_each_oth
     assert await claimed(a) == ids[::2]
 
 
+async def test_a_note_that_was_taken_already_does_not_stand_for_another_one(a: Connection) -> None:
+    """Of which the event is still queued, while a trigger of somebody has put others off again."""
+    busy = await put(a)
+    assert await claimed(a) == [busy]
+    await a.execute("""
+        create temp table meddled (n int);
+        create function pg_temp.meddle() returns trigger language plpgsql as $$ begin
+            set constraints all deferred;
+            perform public.pgq_enqueue('1', group_key => 'h');
+            return null;
+        end $$;
+        create constraint trigger meddle after insert on meddled deferrable initially deferred
+            for each row execute function pg_temp.meddle();
+    """)
+    async with a.transaction():
+        second = await put(a)
+        await a.execute("insert into meddled values (1)")
+        third = await put(a)
+        await a.execute("set constraints all immediate")
+    await maintain(a, 2)
+    (other,) = await claimed(a)
+    assert other > third
+    for job_id, follower in ((busy, second), (second, third)):
+        await finish(a, job_id)
+        assert await claimed(a) == [follower]
+
+
 async def test_what_a_savepoint_takes_back_is_not_noted(a: Connection) -> None:
     first, second, other = await put(a), await put(a), await put(a, "h")
     assert await claimed(a) == [first, other]

@@ -147,8 +147,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
-    v_rows bigint;
+    v_is_only boolean;
 begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        -- Left to the next tick, without a look at these tables, for which SERIALIZABLE might fail.
+        perform pgq._turn_noted(array[row(new.*)::pgq.group_event_0]);
+        return null;
+    end if;
     -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
     -- The setting only tells when it is worth a look whether that is queued already.
     if not new.last then
@@ -168,14 +173,17 @@ begin
         case {event_table}
         --@ each event
         when {slot} then
-            perform from pgq.group_event_{slot} e where e.xid = new.xid;
-            get diagnostics v_rows = row_count;
-            delete from pgq.group_event_{slot} e where e.xid = new.xid and v_rows = 2;
+            select count(*) = 2 and bool_or(
+                       not e.last and (e.noted, e.lane, e.group_ids, e.places)
+                                      = (new.noted, new.lane, new.group_ids, new.places)
+                   )
+              into v_is_only from pgq.group_event_{slot} e where e.xid = new.xid;
+            delete from pgq.group_event_{slot} e where e.xid = new.xid and v_is_only;
         --@ end
         end case;
     end if;
-    -- Nothing else was noted than what this row is a copy of.
-    if v_rows = 2 then
+    -- What this row is a copy of has not been taken yet, and nothing else was noted.
+    if v_is_only then
         perform set_config('pgq.grouped', v_xid, true),
                 pgq._turn_alike(new.noted, new.lane, new.group_ids, new.places);
     else
