@@ -59,6 +59,10 @@ comment on function pgq._us(timestamptz) is 'microseconds since 1970, exact';
 % 4096
 --@ end
 
+--@ define is_read_committed
+current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+--@ end
+
 create function pgq._read_committed()
 returns boolean
 language plpgsql
@@ -66,7 +70,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
+    return {is_read_committed};
 end
 $$;
 comment on function pgq._read_committed() is

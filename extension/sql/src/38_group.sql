@@ -7,9 +7,9 @@
  * takes, each decision sees those before it, and neither waits for anybody's open transaction.
  *
  * A transaction notes the groups of the jobs that it adds and of the heads that it ends. Each note
- * queues the event of a deferred trigger. The first one that fires takes all notes and locks the
- * buckets of all, in one order. Where that cannot be (PREPARE TRANSACTION, REPEATABLE READ, a
- * second round in one transaction, very many groups) a hint is left for the next tick.
+ * queues the event of a deferred trigger. The first one that fires queues another, which takes all
+ * notes and locks the buckets of all, in one order. Where that cannot be (PREPARE TRANSACTION,
+ * REPEATABLE READ, a second round in one transaction) a hint is left for the next tick.
  *
  * How a job of a group (group_id is not null) is stored:
  *   waiting  "wait" is set: its place in the group, the id unless it came late

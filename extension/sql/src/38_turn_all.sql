@@ -85,7 +85,7 @@ comment on function pgq._is_noted(boolean) is
 'whether there is anything for pgq._take_notes, or (p_last) the event is queued that does it';
 
 --@ define may_turn
-(current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+({is_read_committed}
         and (current_setting('max_prepared_transactions') = '0' or not pgq._is_preparing())
         and pg_trigger_depth() = 1
         and current_setting('pgq.grouped', true) is distinct from v_xid)
@@ -149,7 +149,7 @@ declare
     v_xid constant text := pg_current_xact_id()::text;
     v_is_only boolean;
 begin
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    if not ({is_read_committed}) then
         -- Left to the next tick, without a look at these tables, for which SERIALIZABLE might fail.
         perform pgq._turn_noted(array[row(new.*)::pgq.group_event_0]);
         return null;
