@@ -128,4 +128,5 @@ $$;
 revoke all on function @extschema@.pgq_cancel_all(text, boolean) from public;
 comment on function @extschema@.pgq_cancel_all(text, boolean) is
 'pgq_cancel for all live jobs of a queue; returns how many were cancelled. The workers of the '
-'others are told. Errors: 42704 unknown queue; 22004; 40001.';
+'others are told. Errors: 42704 unknown queue; 22004; 40001; 40P01, rarely, where others replace '
+'or complete several of its jobs, and one of them is released or moved meanwhile: run it again.';
