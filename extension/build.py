@@ -37,7 +37,7 @@ FAMILIES = {
     "slot": RING + PARKED,
     "archive": [{"slot": str(slot)} for slot in range(40)],
     "stat": [{"slot": str(slot)} for slot in range(3)],
-    "event": [{"slot": str(slot)} for slot in range(2)],
+    "event": [{"slot": str(slot)} for slot in range(6)],
 }
 BLOCK = re.compile(r"^ *--@ (define|each) (\w+)\n(.*?)^ *--@ end\n", re.MULTILINE | re.DOTALL)
 HEADER = (

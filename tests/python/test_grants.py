@@ -216,10 +216,10 @@ async def test_what_a_transaction_has_noted_is_for_nobody_to_read(
     async with ann.transaction():
         job_id = await ann.fetchval("select pgq_enqueue('1', 'a', group_key => 'x')")
         noted = await ann.fetchval("select current_setting('pgq.groups', true)")
-        for table in ("pgq.group_event_0", "pgq.group_event_1"):
+        for n in range(6):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with ann.transaction():
-                    await ann.fetch(f"select from {table}")
+                    await ann.fetch(f"select from pgq.group_event_{n}")
     group_id = await a.fetchval("select group_id from pgq.job where id = $1", job_id)
     assert str(group_id) not in (noted or "")
 

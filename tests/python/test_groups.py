@@ -7,7 +7,7 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import asyncpg
 import pytest
@@ -1243,3 +1243,78 @@ async def test_a_tick_that_ends_a_head_does_not_let_a_later_job_overtake(a: Conn
     assert await claimed(a) == [second]
     await finish(a, second)
     assert await claimed(a) == [third]
+
+
+# Where transactions note what is to be decided at their commit.
+
+NOTES_SIZE = """
+    select sum(pg_relation_size(format('pgq.group_event_%s', n)))::bigint
+      from generate_series(0, 5) n
+"""
+WRITTEN = "select pg_sequence_last_value('pgq.event_table') % 10"
+
+
+async def note_elsewhere(connection: Connection, at: datetime, notes: int = 1) -> None:
+    """Let something be noted, and then, by ticks at a moment, the next table be written."""
+    await connection.execute(
+        "select pgq_enqueue('1', 'other', group_key => n::text) from generate_series(1, $1) n",
+        notes,
+    )
+    before = await connection.fetchval(WRITTEN)
+    await stop_clock(connection, at)
+    await maintain(connection, 2)
+    assert await connection.fetchval(WRITTEN) != before
+
+
+async def test_notes_do_not_pile_up_while_transactions_are_open_that_have_noted(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await a.execute("select pgq_create_queue('other')")
+    now = await stop_clock(a)
+    sizes: list[int] = []
+    for n in range(15):
+        if n < 2:
+            await (b, c)[n].execute("begin")
+            await put((b, c)[n])
+        await note_elsewhere(a, now + n * timedelta(seconds=10), 100)
+        sizes.append(await a.fetchval(NOTES_SIZE))
+    assert 0 < max(sizes[7:]) <= max(sizes[:7])
+
+
+async def test_a_transaction_that_has_noted_in_two_tables_decides_at_its_commit(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("select pgq_create_queue('other')")
+    now = await stop_clock(b)
+    first, second = await put(a), await put(a)
+    receipts = await dequeue(a, 10)
+    assert [job_id for job_id, _ in receipts] == [first]
+    await a.execute("begin")
+    await complete(a, receipts)
+    await note_elsewhere(b, now + timedelta(seconds=10))
+    third, other = await put(a), await put(a, "h")
+    await a.execute("commit")
+    assert await a.fetchval("select count(*) from pgq.group_hint") == 0
+    assert set(await claimed(a)) == {second, other}
+    await finish(a, second)
+    assert await claimed(a) == [third]
+
+
+async def test_who_notes_does_not_wait_for_a_tick_that_is_held_at_its_commit(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await c.execute(HELD)
+    await c.execute("select pgq_create_queue('other')")
+    now = await stop_clock(c)
+    await b.execute("begin")
+    await put(b)
+    await note_elsewhere(c, now + timedelta(seconds=10))
+    await b.execute("commit")
+    await put(c)
+    await stop_clock(c, now + timedelta(seconds=20))
+    await a.execute("begin; select pgq_maintain(); insert into held values (1)")
+    async with started(a.execute("commit")) as tick:
+        await waiting(c, a, tick)
+        assert await within(put(b, "h")) > 0
+        await c.execute("select pg_advisory_unlock(1)")
+        await within(tick)

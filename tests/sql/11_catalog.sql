@@ -152,7 +152,8 @@ select r.relname::text as name
    and r.oid <> all (select unnest(e.extconfig) from pg_extension e where e.extname = 'pgq');
 select case when exists (select from pg_extension e where e.extname = 'pgq') then set_eq(
     'select u.name from undumped u',
-    array['gate', 'bucket', 'chore', 'group_event_0', 'group_event_1',
+    array['gate', 'bucket', 'chore', 'event_table', 'group_event_0', 'group_event_1',
+          'group_event_2', 'group_event_3', 'group_event_4', 'group_event_5',
           'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
           'next_tick', 'last_tick', 'put_off', 'crowded', 'empty_4', 'empty_5',
           'xid_recent', 'xid_old', 'xid_shifted', 'home', 'admission', 'admission_seen',

@@ -11,9 +11,12 @@ comment on table pgq.bucket is
 'hash to it';
 insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 32767) n;
 
--- Each is truncated in the ten seconds in which transactions that begin write the other one.
+create sequence pgq.event_table;
+comment on sequence pgq.event_table is
+'the table of events that is written now, and since when: see pgq._clear_group_events';
+
 --@ define event_table
-extract(epoch from transaction_timestamp())::bigint / 10 % 2
+(coalesce(pg_sequence_last_value('pgq.event_table'), 0) % 10)::integer
 --@ end
 
 --@ each event
@@ -30,12 +33,10 @@ create unlogged table pgq.group_event_{slot} (
     waiter_lanes integer[]
 ) with (autovacuum_enabled = off);
 create index group_event_{slot}_xid_idx on pgq.group_event_{slot} (xid, last);
---@ end
-comment on table pgq.group_event_0 is
+comment on table pgq.group_event_{slot} is
 'what a transaction has noted of groups and waiting jobs: an insert queues pgq._at_group_commit, '
-'which takes all of xid';
-comment on table pgq.group_event_1 is
-'the same: the two are written by turns, so that each can be truncated while the other is';
+'which takes all of xid. One table is written at a time, so that the others can be truncated';
+--@ end
 comment on column pgq.group_event_0.noted is 'see pgq._note_alike';
 
 create table pgq.group_block (

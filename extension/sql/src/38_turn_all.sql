@@ -35,7 +35,7 @@ comment on function pgq._turn_groups(bigint[], bigint[], smallint[], integer[]) 
 'pgq._turn_group for many groups: all at once where one job is next, one by one where more is to '
 'be done';
 
-create function pgq._take_notes()
+create function pgq._take_notes(p_table integer)
 returns pgq.group_event_0[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -44,7 +44,7 @@ declare
     v_notes pgq.group_event_0[];
 begin
     -- An index scan, without settings: these tables are never analyzed.
-    case {event_table}
+    case p_table
     --@ each event
     when {slot} then
         with taken as (
@@ -57,10 +57,10 @@ begin
     return v_notes;
 end
 $$;
-comment on function pgq._take_notes() is
-'what this transaction has noted since the last time; null for nothing';
+comment on function pgq._take_notes(integer) is
+'what this transaction has noted in a table of events since the last time; null for nothing';
 
-create function pgq._is_noted(p_last boolean)
+create function pgq._is_noted(p_table integer, p_last boolean)
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -69,7 +69,7 @@ as $$
 declare
     v_is_noted boolean;
 begin
-    case {event_table}
+    case p_table
     --@ each event
     when {slot} then
         v_is_noted := exists (
@@ -81,7 +81,7 @@ begin
     return v_is_noted;
 end
 $$;
-comment on function pgq._is_noted(boolean) is
+comment on function pgq._is_noted(integer, boolean) is
 'whether there is anything for pgq._take_notes, or (p_last) the event is queued that does it';
 
 --@ define may_turn
@@ -147,6 +147,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
+    v_table constant integer := right(tg_table_name, 1)::integer;
     v_is_only boolean;
 begin
     if not ({is_read_committed}) then
@@ -157,10 +158,12 @@ begin
     -- As in pgq._at_commit: behind the deferred triggers of others, which may wait for somebody.
     -- The setting only tells when it is worth a look whether that is queued already.
     if not new.last then
-        if current_setting('pgq.noted', true) is distinct from v_xid or not pgq._is_noted(true) then
+        if current_setting('pgq.noted', true) is distinct from v_xid
+            or not pgq._is_noted(v_table, true)
+        then
             perform set_config('pgq.noted', v_xid, true);
             new.last := true;
-            case {event_table}
+            case v_table
             --@ each event
             when {slot} then
                 insert into pgq.group_event_{slot} select new.*;
@@ -169,8 +172,8 @@ begin
         end if;
         return null;
     end if;
-    if new.noted is not null and {may_turn} then
-        case {event_table}
+    if new.noted is not null and v_table = {event_table} and {may_turn} then
+        case v_table
         --@ each event
         when {slot} then
             select count(*) = 2 and bool_or(
@@ -187,7 +190,11 @@ begin
         perform set_config('pgq.grouped', v_xid, true),
                 pgq._turn_alike(new.noted, new.lane, new.group_ids, new.places);
     else
-        perform pgq._turn_noted(n) from pgq._take_notes() n where n is not null;
+        -- Where another table is written by now, this transaction may have noted more there.
+        perform pgq._turn_noted(array_agg(n))
+           from unnest(case when v_table = {event_table} then array[v_table]
+                            else '{0,1,2,3,4,5}' end) t, unnest(pgq._take_notes(t)) n
+         having count(*) > 0;
     end if;
     return null;
 end
@@ -195,39 +202,13 @@ $$;
 comment on function pgq._at_group_commit() is
 'turns the groups that a transaction has changed, as the last deferred trigger';
 
-create constraint trigger group_event_0_at_commit after insert on pgq.group_event_0
+--@ each event
+create constraint trigger group_event_{slot}_at_commit after insert on pgq.group_event_{slot}
     deferrable initially deferred
     for each row execute function pgq._at_group_commit();
-create constraint trigger group_event_1_at_commit after insert on pgq.group_event_1
-    deferrable initially deferred
-    for each row execute function pgq._at_group_commit();
-
 -- Also for what a subscription applies.
-alter table pgq.group_event_0 enable always trigger group_event_0_at_commit;
-alter table pgq.group_event_1 enable always trigger group_event_1_at_commit;
-
-create function pgq._clear_group_events()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if extract(epoch from clock_timestamp())::bigint / 10 % 2 = 1 then
-        if pg_relation_size('pgq.group_event_0') > 0 then
-            lock table pgq.group_event_0 in access exclusive mode nowait;
-            truncate pgq.group_event_0;
-        end if;
-    elsif pg_relation_size('pgq.group_event_1') > 0 then
-        lock table pgq.group_event_1 in access exclusive mode nowait;
-        truncate pgq.group_event_1;
-    end if;
-exception
-    when lock_not_available or object_in_use then
-        return;
-end
-$$;
-comment on function pgq._clear_group_events() is
-'truncates that of the two tables of events that is not written these ten seconds';
+alter table pgq.group_event_{slot} enable always trigger group_event_{slot}_at_commit;
+--@ end
 
 create function pgq._spread_hints()
 returns void

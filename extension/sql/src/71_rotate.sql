@@ -218,9 +218,10 @@ begin
     perform pgq._turn_ring(v_now);
     perform pgq._note_empty(s) from unnest('{4,5}'::smallint[]) s;
     -- What this tick has ended counts for the hints that it takes.
-    perform pgq._turn_noted(pgq._take_notes());
+    perform pgq._turn_noted(pgq._take_notes({event_table}));
     perform pgq._expire_archive(v_now), pgq._take_hints(), pgq._take_waiter_hints(),
-            pgq._clear_group_events(), pgq._fit_lanes(), pgq._fit_samples(), pgq._sum_up(v_now);
+            pgq._clear_group_events(v_now), pgq._fit_lanes(), pgq._fit_samples(),
+            pgq._sum_up(v_now);
 end
 $$;
 comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';
@@ -253,7 +254,7 @@ begin
     if new.last then
         if pg_trigger_depth() = 1 then
             -- Groups first: maintenance holds locks, and must not wait for a bucket.
-            if not pgq._is_noted(false) then
+            if not pgq._is_noted({event_table}, false) then
                 perform pgq._maintain();
             elsif current_setting('pgq.ticking', true) = v_xid then
                 perform set_config('pgq.ticking', v_xid || ' ', true);

@@ -14,6 +14,7 @@ create sequence pgq.empty_4;
 create sequence pgq.empty_5;
 create sequence pgq.admission;
 create sequence pgq.admission_seen;
+create sequence pgq.event_table;
 create sequence pgq.group_seed;
 select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
@@ -37,3 +38,31 @@ alter table pgq.group_event_1
     add column lanes integer[], add column waiters bigint[], add column waiter_lanes integer[];
 alter table pgq.group_event_1 set (autovacuum_enabled = off);
 create index group_event_1_xid_idx on pgq.group_event_1 (xid, last);
+create unlogged table pgq.group_event_2 (like pgq.group_event_0 including defaults)
+    with (autovacuum_enabled = off);
+create index group_event_2_xid_idx on pgq.group_event_2 (xid, last);
+create constraint trigger group_event_2_at_commit after insert on pgq.group_event_2
+    deferrable initially deferred
+    for each row execute function pgq._at_group_commit();
+alter table pgq.group_event_2 enable always trigger group_event_2_at_commit;
+create unlogged table pgq.group_event_3 (like pgq.group_event_0 including defaults)
+    with (autovacuum_enabled = off);
+create index group_event_3_xid_idx on pgq.group_event_3 (xid, last);
+create constraint trigger group_event_3_at_commit after insert on pgq.group_event_3
+    deferrable initially deferred
+    for each row execute function pgq._at_group_commit();
+alter table pgq.group_event_3 enable always trigger group_event_3_at_commit;
+create unlogged table pgq.group_event_4 (like pgq.group_event_0 including defaults)
+    with (autovacuum_enabled = off);
+create index group_event_4_xid_idx on pgq.group_event_4 (xid, last);
+create constraint trigger group_event_4_at_commit after insert on pgq.group_event_4
+    deferrable initially deferred
+    for each row execute function pgq._at_group_commit();
+alter table pgq.group_event_4 enable always trigger group_event_4_at_commit;
+create unlogged table pgq.group_event_5 (like pgq.group_event_0 including defaults)
+    with (autovacuum_enabled = off);
+create index group_event_5_xid_idx on pgq.group_event_5 (xid, last);
+create constraint trigger group_event_5_at_commit after insert on pgq.group_event_5
+    deferrable initially deferred
+    for each row execute function pgq._at_group_commit();
+alter table pgq.group_event_5 enable always trigger group_event_5_at_commit;
