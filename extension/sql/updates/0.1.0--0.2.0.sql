@@ -38,29 +38,41 @@ alter table pgq.group_event_1
     add column lanes integer[], add column waiters bigint[], add column waiter_lanes integer[];
 alter table pgq.group_event_1 set (autovacuum_enabled = off);
 create index group_event_1_xid_idx on pgq.group_event_1 (xid, last);
-create unlogged table pgq.group_event_2 (like pgq.group_event_0 including defaults)
-    with (autovacuum_enabled = off);
+create unlogged table pgq.group_event_2 (
+    last boolean not null default false, noted smallint, lane integer, group_ids bigint[],
+    places bigint[], xid xid8, slots smallint[], lanes integer[], waiters bigint[],
+    waiter_lanes integer[]
+) with (autovacuum_enabled = off);
 create index group_event_2_xid_idx on pgq.group_event_2 (xid, last);
 create constraint trigger group_event_2_at_commit after insert on pgq.group_event_2
     deferrable initially deferred
     for each row execute function pgq._at_group_commit();
 alter table pgq.group_event_2 enable always trigger group_event_2_at_commit;
-create unlogged table pgq.group_event_3 (like pgq.group_event_0 including defaults)
-    with (autovacuum_enabled = off);
+create unlogged table pgq.group_event_3 (
+    last boolean not null default false, noted smallint, lane integer, group_ids bigint[],
+    places bigint[], xid xid8, slots smallint[], lanes integer[], waiters bigint[],
+    waiter_lanes integer[]
+) with (autovacuum_enabled = off);
 create index group_event_3_xid_idx on pgq.group_event_3 (xid, last);
 create constraint trigger group_event_3_at_commit after insert on pgq.group_event_3
     deferrable initially deferred
     for each row execute function pgq._at_group_commit();
 alter table pgq.group_event_3 enable always trigger group_event_3_at_commit;
-create unlogged table pgq.group_event_4 (like pgq.group_event_0 including defaults)
-    with (autovacuum_enabled = off);
+create unlogged table pgq.group_event_4 (
+    last boolean not null default false, noted smallint, lane integer, group_ids bigint[],
+    places bigint[], xid xid8, slots smallint[], lanes integer[], waiters bigint[],
+    waiter_lanes integer[]
+) with (autovacuum_enabled = off);
 create index group_event_4_xid_idx on pgq.group_event_4 (xid, last);
 create constraint trigger group_event_4_at_commit after insert on pgq.group_event_4
     deferrable initially deferred
     for each row execute function pgq._at_group_commit();
 alter table pgq.group_event_4 enable always trigger group_event_4_at_commit;
-create unlogged table pgq.group_event_5 (like pgq.group_event_0 including defaults)
-    with (autovacuum_enabled = off);
+create unlogged table pgq.group_event_5 (
+    last boolean not null default false, noted smallint, lane integer, group_ids bigint[],
+    places bigint[], xid xid8, slots smallint[], lanes integer[], waiters bigint[],
+    waiter_lanes integer[]
+) with (autovacuum_enabled = off);
 create index group_event_5_xid_idx on pgq.group_event_5 (xid, last);
 create constraint trigger group_event_5_at_commit after insert on pgq.group_event_5
     deferrable initially deferred
