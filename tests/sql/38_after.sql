@@ -2,7 +2,7 @@
  * Follow-up work. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(62);
+select plan(65);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -120,6 +120,14 @@ select pg_temp.put('late', array[:a]::bigint[]), pg_temp.put('late wait', array[
        pg_temp.commit() \g /dev/null
 select is(pg_temp.state('late'), 'dead', 'one that comes after the death dies, too');
 select is(pg_temp.state('late wait'), 'waiting', 'or waits');
+savepoint kept;
+update pgq.archive a set expires_at = pgq._now() where a.id = :a::bigint;
+select pg_temp.put('too late', array[:a]::bigint[]), pg_temp.commit() \g /dev/null
+select is(pg_temp.state('too late'), 'ready', 'but not when that is not kept any more');
+select pg_temp.put('too late wait', array[:a]::bigint[], 'wait') \g /dev/null
+select is(pg_temp.state('too late wait'), 'ready', 'nor does it wait');
+select is(pgq_retry(:a::bigint), false, 'for what nobody can retry');
+rollback to kept;
 select is(pgq_retry(:a::bigint), true, 'the first one is retried');
 select pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9), '{a}', 'and runs again');

@@ -96,12 +96,14 @@ select pgq_create_queue('it''s a "queue"') \g /dev/null
 select pgq_schedule(
     'a ''name'' "quoted" ü', '0 * * * *', '[1, null]', 'it''s a "queue"', 'UTC', -7, 3,
     '{"trace": "x", "pgq_schedule": "forged"}') \g /dev/null
-select pg_temp.at('01:00:00') \g /dev/null
+set local time zone 'Asia/Tokyo';
+select pg_temp.at('01:00:00+00') \g /dev/null
+set local time zone 'UTC';
 select results_eq(
     $$ select d.payload, d.priority, d.max_attempts, d.headers ->> 'trace',
-              d.headers ->> 'pgq_schedule', (d.headers ->> 'pgq_scheduled_at')::timestamptz
+              d.headers ->> 'pgq_schedule', d.headers ->> 'pgq_scheduled_at'
          from pgq_dequeue(queue => 'it''s a "queue"') d $$,
-    $$ values ('[1, null]'::jsonb, -7, 3, 'x', 'a ''name'' "quoted" ü', '2040-01-01 01:00'::timestamptz) $$,
+    $$ values ('[1, null]'::jsonb, -7, 3, 'x', 'a ''name'' "quoted" ü', '2040-01-01T01:00:00+00:00') $$,
     'it has the payload, priority, attempts and headers, and tells of its schedule');
 select is(
     pgq_schedule('zone', '30 8 * * *', timezone => 'Asia/Kolkata'), '2040-01-01 03:00'::timestamptz,

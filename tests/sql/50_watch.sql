@@ -2,7 +2,7 @@
  * Watched tables.
  */
 begin;
-select plan(63);
+select plan(72);
 \ir support/clock.psql
 set local client_min_messages = warning;
 
@@ -201,9 +201,28 @@ insert into shop.part select n from generate_series(4, 9) n;
 select is(cardinality(pg_temp.jobs()), 6, 'many rows add many jobs');
 select pgq_drop_queue('a', true) \g /dev/null
 select is(pg_temp.ask('regress_ann', 'insert into shop.part values (1)'), '42501', 'a queue that is gone takes no rows');
+savepoint gone;
+select is(pg_temp.ask('regress_bob', $$ select pgq_unwatch('shop.part', 'a') $$), '42501', 'only the owner of a table ends its watch');
+select is(pgq_unwatch('shop.part', 'a'), true, 'or who may do so, also for a queue that is gone');
+select is(pg_temp.ask('regress_ann', 'insert into shop.part values (1)'), 'ok', 'then the table takes rows');
+select is(pgq_unwatch(t, q), false, format('%s, %s was not watched', t, q))
+  from (values (regclass 'shop.part', 'a'), (null, 'a'), ('shop.part', null)) v (t, q);
+rollback to gone;
+alter table shop.part owner to current_user;
+alter table shop.part_2 owner to current_user;
+select throws_ok(
+    'insert into shop.part values (13)', '42704', 'queue "a" does not exist',
+    'an owner who has all privileges is told that it is gone');
+rollback to gone;
+release gone;
 select pgq_create_queue('a'), pgq_grant('a', 'regress_ann', '{enqueue}') \g /dev/null
 select is(pg_temp.ask('regress_ann', 'insert into shop.part values (1)'), 'ok', 'when it is there again, it does');
 select is(pg_temp.ask('regress_ann', $$ select pgq_watch('shop.part', 'a') $$), 'ok', 'it can be watched for anew');
+savepoint owners;
+alter table shop.part_2 owner to regress_bob;
+select is(pg_temp.ask('regress_ann', 'insert into shop.part values (13)'), '42501', 'the owner of a partition has to have the privilege, too');
+select is(pg_temp.ask('regress_ann', $$ select pgq_watch('shop.part', 'a') $$), '42501', 'which is looked at when it begins');
+rollback to owners;
 select pg_temp.jobs() \g /dev/null
 insert into shop.part values (2);
 select is(cardinality(pg_temp.jobs()), 1, 'which does not add a second job');

@@ -62,6 +62,11 @@ $$;
 comment on function pgq._mark_awaited(smallint, integer, bigint) is
 'lets the end of a job, which this session has locked, look for those that wait for it';
 
+-- "a", a job of the archive that can be retried, or was cancelled.
+--@ define may_be_retried
+a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
+--@ end
+
 create function pgq._may_await(p_id bigint)
 returns boolean
 language plpgsql
@@ -76,7 +81,7 @@ begin
     end if;
     return not exists (
         select from pgq.archive a left join pgq.queue q on {its_queue}
-         where a.id = p_id and not pgq._may(q.id, 'enqueue')
+         where a.id = p_id and a.expires_at > pgq._now() and not pgq._may(q.id, 'enqueue')
     );
 end
 $$;
@@ -96,7 +101,7 @@ begin
         select from pgq.lane l, lateral (
             select from pgq.job j where j.lane = l.id and j.id = p_id offset 0
         ) j
-    ) and not exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed');
+    ) and not exists (select from pgq.archive a where {may_be_retried});
     -- As in pgq._live_keys.
     raise exception using errcode = 'PQ000';
 exception
@@ -121,9 +126,7 @@ begin
         v_job := pgq._find(p_id);
         if v_job.id is not null then
             place := array[v_job.slot, v_job.lane, p_id];
-        elsif exists (
-            select from pgq.archive a where a.id = p_id and a.state <> 'completed'
-        ) then
+        elsif exists (select from pgq.archive a where {may_be_retried}) then
             place := array[6, 0, p_id];
         elsif pgq._is_over(p_id) then
             perform pgq._check_moved();
@@ -137,13 +140,10 @@ begin
             v_job := pgq._lock(v_job.slot, v_job.lane, p_id, not v_waits);
         elsif v_waits then
             -- Somebody may be about to retry it.
-            select a.id into v_job.id
-              from pgq.archive a
-             where a.id = p_id and a.state <> 'completed' for key share;
+            select a.id into v_job.id from pgq.archive a where {may_be_retried} for key share;
         else
             select a.id into v_job.id
-              from pgq.archive a
-             where a.id = p_id and a.state <> 'completed' for key share skip locked;
+              from pgq.archive a where {may_be_retried} for key share skip locked;
         end if;
         exit when v_job.id is not null;
         if not v_waits then

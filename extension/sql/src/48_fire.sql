@@ -54,6 +54,7 @@ returns jsonb
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
 as $$
 begin
     return coalesce(p_headers, '{}')

@@ -19,17 +19,29 @@ declare
 begin
     select pg_get_userbyid(c.relowner) into v_owner from pg_class c where c.oid = p_relation;
     select q.id into v_id from pgq.queue q where q.name = p_queue;
-    if v_id is null or not pgq._may_role(v_owner, v_id, 'enqueue') then
+    if v_id is null and pgq._may_role(v_owner, null, 'enqueue') then
+        raise exception 'queue "%" does not exist', p_queue
+            using errcode = 'undefined_object',
+                  detail = format('Table "%s" is watched for it.', p_relation::regclass),
+                  hint = 'Create it again, or end that with pgq_unwatch.';
+    elsif v_id is null or not pgq._may_role(v_owner, v_id, 'enqueue') then
         raise exception 'permission denied for queue "%"', p_queue
             using errcode = 'insufficient_privilege',
                   detail = format('Role "%s", the owner of table "%s", needs the privilege '
                                   '"enqueue".', v_owner, p_relation::regclass),
-                  hint = 'Somebody who manages the queue can give it with pgq_grant.';
+                  hint = 'Have it granted with pgq_grant, or end the watch with pgq_unwatch.';
     end if;
 end
 $$;
 comment on function pgq._check_watch(oid, text) is
-'raises 42501 unless the owner of a table may enqueue into a queue';
+'raises 42501 unless the owner of a table may enqueue into a queue, or 42704 if there is none of '
+'that name and the owner may know';
+
+-- The same if the queue is dropped and created again: the trigger knows it by its name, too.
+--@ define watch_trigger
+'pgq_watch_' || case when octet_length(queue) <= 50 then queue
+                                else left(encode(sha256(convert_to(queue, 'utf8')), 'hex'), 50) end
+--@ end
 
 create function @extschema@.pgq_check_watch(relation regclass, queue text)
 returns text
@@ -41,15 +53,14 @@ as $$
 begin
     perform pgq._check_not_null('relation', relation is null);
     perform pgq._queue_id(queue, 'enqueue'), pgq._check_watch(relation, queue);
-    -- The same if the queue is dropped and created again: the trigger knows it by its name, too.
-    return 'pgq_watch_' || case when octet_length(queue) <= 50 then queue
-                                else left(encode(sha256(convert_to(queue, 'utf8')), 'hex'), 50) end;
+    perform pgq._check_watch(p.relid, queue) from pg_partition_tree(relation) p where p.isleaf;
+    return {watch_trigger};
 end
 $$;
 revoke all on function @extschema@.pgq_check_watch(regclass, text) from public;
 comment on function @extschema@.pgq_check_watch(regclass, text) is
 'The name of the trigger with which pgq_watch lets a table feed a queue. Errors: 42501 the caller '
-'or the owner of the table may not enqueue; 42704 unknown queue; 22004.';
+'or the owner of the table, or of a partition of it, may not enqueue; 42704 unknown queue; 22004.';
 
 create function pgq._is_builtin(p_type oid)
 returns boolean
@@ -226,10 +237,11 @@ comment on function
     @extschema@.pgq_watch(regclass, text, text, text[], boolean) is
 'Lets each row that is inserted into a table (events: or updated) add a job, in the same '
 'transaction. Its payload: {"table": ..., "operation": "INSERT" or "UPDATE", "key": the columns of '
-'the primary key}. condition: SQL that may name NEW and, for updates alone, OLD, with functions '
-'qualified by their schema. dedupe: none while one for the same row lives. Needs the right to '
-'create triggers on the table; its owner needs the privilege to enqueue. Replaces what the same '
-'call did before. Errors: 42501; 42704 unknown queue; 55000 no primary key; 22023; 22004.';
+'the primary key}. Needs the right to create triggers on the table; its owner, and that of each '
+'partition, needs the privilege to enqueue. Replaces what the same call did before. condition: SQL '
+'that may name NEW and, for updates alone, OLD, with functions qualified by their schema. dedupe: '
+'none while one for the same row lives. Errors: 42501; 42704 unknown queue; 55000 no primary key; '
+'22023; 22004.';
 
 create function @extschema@.pgq_unwatch(relation regclass, queue text default 'default')
 returns boolean
@@ -238,7 +250,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_trigger constant name := @extschema@.pgq_check_watch(relation, queue)::name;
+    v_trigger constant name := {watch_trigger};
 begin
     if not exists (
         select from pg_trigger t where t.tgrelid = relation and t.tgname = v_trigger
@@ -251,4 +263,5 @@ end
 $$;
 revoke all on function @extschema@.pgq_unwatch(regclass, text) from public;
 comment on function @extschema@.pgq_unwatch(regclass, text) is
-'Ends what pgq_watch began. false: the table was not watched for that queue. Errors: as pgq_watch.';
+'Ends what pgq_watch began, also for a queue that is gone. false: the table was not watched for '
+'that queue. Errors: 42501 somebody else owns the table.';
