@@ -20,7 +20,9 @@ _GREW = "size of early"
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOffered(Scenario):
-    """10 minutes for pgq after a clean one, 90 s for the others after 30 clean ones."""
+    """`held` seconds for pgq after a clean minute, 90 s for the others after 30 clean ones."""
+
+    held: int = 600
 
     def run(self, context: Context) -> Iterator[Found]:
         """Run all systems once."""
@@ -29,12 +31,12 @@ class HeldOffered(Scenario):
             yield from context.attempt(stage, self.variants[0], measure)
 
     def _measure(self, context: Context, stage: Stage) -> list[Found]:
-        consume = context.script(stage, Variant(name="1"))
+        consume = context.script(stage, Variant(name="1"), scenario="held_offered")
         produce = context.script(stage, Variant(name="1"), _PAYLOAD, scenario="enqueue_one")
         own = stage.short == "pgq"
         if consume is None or produce is None or (context.quick and not own):
             return []
-        clean, held = (60, 600) if own else (30, 90)
+        clean, held = (60, self.held) if own else (30, 90)
         if context.quick:
             clean, held = 4, 8
         last = min(60, held // 3)
