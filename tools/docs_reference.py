@@ -28,8 +28,16 @@ INTRODUCTION: Final = f"""
     one of [pgq_grant](#pgq_grant) that a function needs. Written by `{COMMAND}`.
 """
 ERRORS: Final = """
-    The codes that the comments above name, and the class that the Python package raises for each.
+    The codes that the comments above name, and the class that the Python package raises for each;
+    those that have none come as asyncpg raises them.
 """
+
+# Errors of PostgreSQL for which the package has no class.
+_FOREIGN: Final = {
+    "25006": "The transaction is read-only.",
+    "39P01": "The function was called by the wrong kind of trigger.",
+    "40P01": "Two sessions waited for each other; the transaction has to be run again.",
+}
 
 TOPICS: Final = {
     "Produce": ["enqueue", "enqueue_many"],
@@ -209,13 +217,15 @@ def _errors(functions: list[dict[str, Any]]) -> Iterator[str]:
     yield from _fold(ERRORS)
     yield from ("", "| SQLSTATE | Python | meaning | named by |", "|---|---|---|---|")
     for code, names in sorted(users.items()):
-        error = translate(asyncpg.PostgresError.new({"C": code, "M": ""}))
-        if error is not None:
-            kind = type(error)
-            meaning = (kind.__doc__ or "").partition("\n")[0]
-            links = ", ".join(f"[{name}](#{name})" for name in names)
-            where = links if len(names) < 6 else f"{len(names)} functions"
-            yield f"| `{code}` | `{kind.__name__}` | {meaning} | {where} |"
+        raised = asyncpg.PostgresError.new({"C": code, "M": ""})
+        error = translate(raised)
+        if error is None and isinstance(raised, asyncpg.UnknownPostgresError):
+            continue  # a number or a word
+        kind = f"`{type(error).__name__}`" if error else f"`asyncpg.{type(raised).__name__}`"
+        meaning = (type(error).__doc__ or "").partition("\n")[0] if error else _FOREIGN[code]
+        links = ", ".join(f"[{name}](#{name})" for name in names)
+        where = links if len(names) < 6 else f"{len(names)} functions"
+        yield f"| `{code}` | {kind} | {meaning} | {where} |"
 
 
 def _prose(text: str) -> Iterable[str]:

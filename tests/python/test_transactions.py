@@ -93,6 +93,25 @@ async def test_an_open_transaction_hides_only_the_jobs_it_was_given(
     assert await settle_all(b) == [i for i in ids if i not in given]
 
 
+async def test_an_open_enqueue_hides_the_jobs_that_it_names_or_replaces(
+    a: Connection, b: Connection
+) -> None:
+    ready, active, *others = await enqueue(b, 10)
+    replaced = await b.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")
+    token = await b.fetchval("select token from pgq_claim($1)", active)
+    await a.execute("begin")
+    after = await a.fetchval("select pgq_enqueue('1', after => $1)", [ready, active])
+    await a.execute("select pgq_enqueue('2', dedupe_key => 'k', on_duplicate => 'replace')")
+    assert await settle_all(b) == others
+    with pytest.raises(asyncpg.LockNotAvailableError, match="held"):
+        await b.execute("select pgq_claim($1)", ready)
+    with pytest.raises(asyncpg.LockNotAvailableError, match="lock timeout"):
+        await b.execute("select pgq_complete($1, $2)", active, token)
+    await a.execute("commit")
+    assert await b.fetchval("select pgq_complete($1, $2)", active, token)
+    assert await settle_all(b) == [ready, replaced, after]
+
+
 def message(kind: bytes, body: bytes) -> bytes:
     return kind + struct.pack("!i", len(body) + 4) + body
 

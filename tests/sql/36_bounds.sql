@@ -120,7 +120,7 @@ end
 $$;
 select pg_temp.fill() as filled \gset
 select cmp_ok(:filled, '>=', 10000, 'a large bound is not less than it says');
-select cmp_ok(:filled, '<=', 12000, 'nor much more');
+select cmp_ok(:filled, '<=', 10100, 'nor much more');
 select pgq_purge('many') \g /dev/null
 
 -- max_payload, in bytes of text.

@@ -114,7 +114,7 @@ comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
 'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
 'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
-'lengths; 40001.';
+'lengths; 40001; 40P01, rarely, where pgq_cancel_all is at the same jobs: run it again.';
 
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],

@@ -170,10 +170,9 @@ end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
 comment on function @extschema@.pgq_drop_queue(text, boolean) is
-'Drops a queue. force: also if it holds live or dead jobs, which are deleted. Completed and '
-'cancelled ones stay in the archive until they expire, and are shown to those who may observe all '
-'queues; they are not of a new queue of that name. Its schedules go, too; for tables that are '
-'watched for it call pgq_unwatch, or their inserts fail. Until its transaction ends, all calls of '
-'others wait: commit at once. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some '
-'transaction that has used pgq stayed open for 200 ms; 25001 under REPEATABLE READ and '
-'SERIALIZABLE.';
+'Drops a queue and its schedules. Completed and cancelled jobs stay in the archive until they '
+'expire, and are shown to those who may observe all queues; they are not of a new queue of that '
+'name. For tables that are watched for it call pgq_unwatch, or their inserts fail. Until its '
+'transaction ends, all calls of others wait: commit at once. force: also if it holds live or dead '
+'jobs, which are deleted. Errors: 42704 unknown queue; 55006 it holds jobs; 55P03 some transaction '
+'that has used pgq stayed open for 200 ms; 25001 under REPEATABLE READ and SERIALIZABLE.';

@@ -88,7 +88,7 @@ class PayloadTooLong(Error):
 
 
 class JobHeld(Error):
-    """Somebody else holds the job; or a transaction is open that uses the queue to be dropped."""
+    """Somebody else holds the job; or one that has used pgq stays open while a queue is dropped."""
 
 
 class NotClaimable(Error):
@@ -100,7 +100,7 @@ class LeaseLost(Error):
 
 
 class NotSupported(Error):
-    """The installed version of the extension does not support the argument, or the package."""
+    """The extension, or the version that is installed, does not support what was asked for."""
 
 
 class WrongTransaction(Error):
