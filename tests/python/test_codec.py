@@ -77,6 +77,26 @@ class Model(pydantic.BaseModel):
     sender: str = pydantic.Field(alias="from")
 
 
+class Plate(msgspec.Struct):
+    radius: float
+
+
+class Disc(Plate):
+    hole: float
+
+
+class Ring(msgspec.Struct):
+    inner: Plate
+
+
+class Named(pydantic.BaseModel):
+    name: str
+
+
+class Titled(Named):
+    title: str
+
+
 class Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
     id: UUID
@@ -194,8 +214,20 @@ def test_what_has_more_fields_than_its_type_is_refused() -> None:
         floors: int
 
     assert Codec[Any](Address).encode(Address("here")) == {"street": "here"}
-    with pytest.raises(pgq.InvalidPayload, match="come back as Address"):
-        Codec[Any](Address).encode(House("here", 2))
+
+    house = House("here", 2)
+    for kind, value in (
+        (Address, house),
+        (list[Address], [house]),
+        (dict[str, Address], {"": house}),
+        (tuple[Address, int], (house, 1)),
+        (Person, Person(house, AT)),
+        (Ring, Ring(Disc(1, 2))),
+        (Page[Named], Page[Named](rows=[Titled(name="Ada", title="Lady")])),
+        (list[Named], [Titled(name="Ada", title="Lady")]),
+    ):
+        with pytest.raises(pgq.InvalidPayload, match="come back as"):
+            Codec[Any](kind).encode(value)
 
 
 def test_a_model_is_refused_that_would_become_another_one() -> None:

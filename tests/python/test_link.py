@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from typing import Any
 
+import asyncpg
 import pytest
-from pgq._link import answered
+from pgq._link import Link, answered
 
-from .sessions import Connection
+from .sessions import Connection, Dsn, within
 
 pytestmark = pytest.mark.once
 
@@ -47,3 +49,29 @@ async def test_who_is_cancelled_as_a_call_is_given_up_is_cancelled(connection: C
     counts = sys.version_info >= (3, 11)
     with pytest.raises(asyncio.CancelledError if counts else asyncio.TimeoutError):
         await waiting
+
+
+async def test_a_call_that_is_given_up_keeps_its_place_in_the_pool(dsn: Dsn) -> None:
+    async def call(*, connection: Connection) -> object:
+        return await connection.fetchval("select 'here'")
+
+    async with asyncpg.create_pool(**dsn, min_size=1, max_size=1) as pool:
+        link = Link(pool, SOON)
+        async with pool.acquire():
+            with pytest.raises(asyncio.TimeoutError):
+                await link.run(call)
+            behind = asyncio.create_task(_fetched(pool))
+            await asyncio.sleep(SOON)
+        assert await link.run(call) == "here"
+        assert not behind.done()
+        await link.close()
+        assert await within(behind) == "there"
+        async with pool.acquire():
+            with pytest.raises(asyncio.TimeoutError):
+                await link.run(call)
+        await link.close()
+        assert await within(_fetched(pool)) == "there", "nothing is kept"
+
+
+async def _fetched(pool: asyncpg.Pool[Any]) -> object:
+    return await pool.fetchval("select 'there'")

@@ -242,3 +242,31 @@ async def test_a_locked_row_holds_up_no_other_outcome(dsn: Dsn, site: Site, time
             rows = await ended(site.observer, 4)
             assert [row[0] for row in rows if row[1] != "completed"] == [ids[2]]
         assert await ended(site.observer, 5) == [(job_id, "completed", 1) for job_id in ids]
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["at work", "at a stop"])
+async def test_no_other_outcome_waits_for_as_long_as_a_call_may_take(
+    dsn: Dsn, pool: asyncpg.Pool[Any], site: Site, stops: bool
+) -> None:
+    worker = pgq.Worker(pool, call_timeout=timedelta(hours=1))
+    ids = await site.queue.enqueue_many(range(1, 6))
+    begun: list[pgq.Job] = []
+    full, gate = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("default", concurrency=5)
+    async def handle(job: pgq.Job) -> None:
+        begun.append(job)
+        if len(begun) == 5:
+            full.set()
+        await gate.wait()
+
+    async with sessions(dsn, 1) as (operator,), running(worker):
+        await within(full.wait())
+        async with operator.transaction():
+            assert not await site.queue.cancel(ids[2], connection=operator)
+            if stops:
+                worker.stop()
+            gate.set()
+            rows = await ended(site.observer, 4)
+            assert [row[0] for row in rows if row[1] != "completed"] == [ids[2]]
+        assert await ended(site.observer, 5) == [(job_id, "completed", 1) for job_id in ids]

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -480,6 +481,16 @@ async def test_a_watched_table_adds_jobs_until_it_is_unwatched(
     assert not await queue.unwatch("post")
     await pool.execute("insert into post values (2)")
     assert await queue.dequeue() == []
+    with pytest.raises(asyncpg.UndefinedFunctionError, match="is_vip"):
+        await queue.watch("post", condition="is_vip(new.id)")
+    with pytest.raises(asyncpg.InvalidSchemaNameError, match="nowhere"):
+        await queue.watch("nowhere.post")
+
+
+async def test_headers_may_be_any_mapping(queue: pgq.Queue) -> None:
+    await queue.enqueue(1, headers=MappingProxyType({"trace": "x"}))
+    [job] = await queue.dequeue()
+    assert job.headers == {"trace": "x"}
 
 
 async def test_every_function_of_the_extension_has_its_statement(

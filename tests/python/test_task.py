@@ -316,9 +316,12 @@ async def test_a_result_is_awaited_until_the_job_has_ended(
     with pytest.raises(asyncio.TimeoutError):
         await handle.result(timeout=timedelta(milliseconds=1))
     waiting = asyncio.create_task(handle.result())
+    with pytest.raises(asyncio.TimeoutError):
+        await handle.result(timeout=timedelta(0))
     (job,) = await queue.dequeue()
     await queue.complete(job, "done")
     assert await asyncio.wait_for(waiting, 30) == "done"
+    assert await handle.result(timeout=timedelta(0)) == "done"
 
 
 async def test_a_result_that_will_never_be_is_told(

@@ -106,9 +106,9 @@ async def test_an_open_enqueue_hides_the_jobs_that_it_names_or_replaces(
     with pytest.raises(asyncpg.LockNotAvailableError, match="held"):
         await b.execute("select pgq_claim($1)", ready)
     with pytest.raises(asyncpg.LockNotAvailableError, match="lock timeout"):
-        await b.execute("select pgq_complete($1, $2)", active, token)
+        await b.execute("select pgq_complete($1::bigint, $2::bigint)", active, token)
     await a.execute("commit")
-    assert await b.fetchval("select pgq_complete($1, $2)", active, token)
+    assert await complete(b, [(active, token)]) == [active]
     assert await settle_all(b) == [ready, replaced, after]
 
 

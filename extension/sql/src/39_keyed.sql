@@ -190,7 +190,9 @@ begin
         raise exception '"expires_at" must be finite'
             using errcode = 'invalid_parameter_value';
     end if;
-    if p_expires_at > pgq._now() + interval '1000 years' then
+    if p_expires_at not between pgq._now() - interval '1000 years'
+                            and pgq._now() + interval '1000 years'
+    then
         raise exception '"expires_at" must be within 1000 years, not %', p_expires_at
             using errcode = 'invalid_parameter_value';
     end if;

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_args
 
 import msgspec
@@ -63,11 +63,11 @@ class Codec(Generic[T]):
         except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
             raise InvalidPayload(str(exc)) from exc
         made = self.decode(plain)
-        # What a subclass has besides would be lost.
-        has_fields = is_dataclass(value) or isinstance(value, msgspec.Struct)
-        if has_fields and type(made) is not type(value) and not isinstance(self._kind, TypeVar):
-            raise InvalidPayload(f"it would come back as {made!r}")
-        if self._adapter is not None and self._look(made) != self._look(value):
+        is_other = not isinstance(self._kind, TypeVar) and not _alike(made, value)
+        if self._adapter is None:
+            if is_other:
+                raise InvalidPayload(f"it would come back as {made!r}")
+        elif is_other or self._look(made) != self._look(value):
             raise InvalidPayload(
                 f"it would come back as {made!r}: what pydantic masks, as SecretStr, needs a"
                 " serializer of its own, and a union of models that look alike a discriminator"
@@ -90,6 +90,32 @@ class Codec(Generic[T]):
         except ValueError as exc:
             raise InvalidPayload(str(exc)) from exc
         return made
+
+
+def _fields(value: Any) -> Iterable[str]:
+    if is_dataclass(value):
+        return [field.name for field in fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    return getattr(cast("object", type(value)), "__pydantic_fields__", ())
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    parts: Any = ()
+    if issubclass(type(value), Mapping):
+        parts = value.values()
+    elif issubclass(type(value), (list, tuple)):
+        parts = value
+    return cast("Iterable[Any]", parts)
+
+
+def _alike(made: Any, value: Any) -> bool:
+    """Tell whether what has fields is of the same class: what a subclass has would be lost."""
+    if (names := _fields(value)) and _fields(made):
+        return type(made) is type(value) and all(
+            _alike(getattr(made, name, None), getattr(value, name, None)) for name in names
+        )
+    return all(map(_alike, _parts(made), _parts(value)))
 
 
 def _has_model(kind: Any) -> bool:

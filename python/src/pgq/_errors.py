@@ -167,8 +167,12 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     kind = _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
-    hint = _INSTALL_HINT if kind is NotInstalled else error.hint
     message = str(error.args[0])
+    # Others may be missing as well: what a condition of `watch` calls, the schema of a table.
+    is_watch = "pgq_watch" in statement or "pgq_unwatch" in statement
+    if kind is NotInstalled and is_watch and not (sqlstate == "42883" and "pgq_" in message):
+        return None
+    hint = _INSTALL_HINT if kind is NotInstalled else error.hint
     if (number := re.search(r"query argument \$\d+", message)) is not None:
         named = re.search(rf"(\w+) => {re.escape(number[0].split()[-1])}\b", statement)
         if named is not None:

@@ -41,6 +41,7 @@ class Link:
         self._call_seconds = call_seconds
         self._lock = asyncio.Lock()
         self._connection: PooledConnection | None = None
+        self._acquiring: asyncio.Task[PooledConnection] | None = None
         self._was_connected = False
 
     async def run(self, call: Call[T]) -> T:
@@ -63,13 +64,18 @@ class Link:
         return await call(connection=self._connection)
 
     async def _acquired(self) -> PooledConnection:
+        # A call that is given up keeps its place among those that wait for the pool.
+        if self._acquiring is None or self._acquiring.cancelled():  # like all tasks of the loop
+            self._acquiring = asyncio.create_task(_acquire(self._pool))
         try:
-            connection = await self._pool.acquire()
+            connection = await asyncio.shield(self._acquiring)
         except Exception as exc:
+            self._acquiring = None
             if self._was_connected and not is_transient(exc):
                 # It was possible before: a password changes, a hook of the pool fails.
                 raise ConnectionError(f"cannot connect: {exc!r}") from exc
             raise
+        self._acquiring = None
         self._was_connected = True
         return connection
 
@@ -94,9 +100,18 @@ class Link:
 
     async def close(self) -> None:
         """Give the connection back to the pool."""
+        acquiring, self._acquiring = self._acquiring, None
+        if acquiring is not None:
+            acquiring.cancel()
+            with suppress(Exception, asyncio.CancelledError):
+                await give_back(self._pool, await acquiring, self._call_seconds)
         connection, self._connection = self._connection, None
         if connection is not None:
             await give_back(self._pool, connection, self._call_seconds)
+
+
+async def _acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
+    return await pool.acquire()
 
 
 @asynccontextmanager

@@ -910,7 +910,7 @@ class Queue:
         if headers is None:
             return None
         expect("headers", headers, Mapping)
-        return self._dumps(headers)
+        return self._dumps(dict(headers))
 
     def _json_each(self, values: Sequence[Any] | None) -> list[str | None] | None:
         return None if values is None else [self._json(value) for value in values]

@@ -8,8 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
+import asyncpg
+
+from pgq import _sql
 from pgq._heartbeat import STUCK
 from pgq._link import Call, Link, backoff, is_transient
 from pgq._log import about, log, traced, trouble
@@ -20,7 +23,11 @@ from pgq._queue import Connection, Queue
 T = TypeVar("T")
 
 _ERROR_CHARACTERS: Final = 20_000
-_STUCK_SECONDS: Final = 1.0  # until an outcome is tried again for which a locked row is in the way
+
+# Somebody may have a job locked for hours: an outcome waits for that only as long as the others
+# can wait for it, and is tried again later.
+_LOCK_MILLISECONDS: Final = 500
+_STUCK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,20 @@ class _Other:
     job: Job[Any]
     call: Call[object]
     is_last: bool = False  # nothing is left to be tried if it is refused
+
+
+class _Impatient:
+    """A connection on which a call fails where it would wait long for a lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
+        hurried = _sql.impatient(statement, _LOCK_MILLISECONDS)
+        return await self._connection.fetch(hurried, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 class Settler:
@@ -56,6 +77,7 @@ class Settler:
         self._on_refused = on_refused
         self._completed: list[tuple[Job[Any], Any]] = []
         self._others: deque[_Other] = deque()
+        self._stuck = 0  # those that are to be tried again later
         self._added = asyncio.Event()
         self._drained = False
 
@@ -87,7 +109,7 @@ class Settler:
                 await self._write_one(self._others[0])
                 self._others.popleft()
             elif not self._completed:
-                if self._drained:
+                if self._drained and self._stuck == 0:
                     return
                 self._added.clear()
                 await self._added.wait()
@@ -116,10 +138,14 @@ class Settler:
             accepted = bool(await self._persist(other.call))
         except STUCK as exc:
             log.warning(
-                "the outcome of job %d waits for a lock on it: %r", job.id, exc, extra=about(job)
+                "the outcome of job %d waits, trying again in %.1f s; it may be locked: %r",
+                job.id,
+                _STUCK_SECONDS,
+                exc,
+                extra=about(job),
             )
-            await asyncio.sleep(_STUCK_SECONDS)
-            self._add(other)
+            self._stuck += 1
+            asyncio.get_running_loop().call_later(_STUCK_SECONDS, self._try_again, other)
         except Exception as exc:
             if other.is_last or is_transient(exc):
                 log.exception(
@@ -135,14 +161,22 @@ class Settler:
         else:
             self._on_settled(job, accepted)
 
+    def _try_again(self, other: _Other) -> None:
+        self._stuck -= 1
+        self._add(other)
+
     async def _persist(self, call: Call[T]) -> T:
         """Run a call until the server has answered it, and return or raise what it answers.
 
         Raises one of `STUCK` if a locked row may be in its way.
         """
+
+        async def hurried(*, connection: Connection) -> T:
+            return await call(connection=cast("Connection", _Impatient(connection)))
+
         for pause in backoff():
             try:
-                return await self._link.run(call)
+                return await self._link.run(hurried)
             except STUCK:
                 raise
             except Exception as exc:

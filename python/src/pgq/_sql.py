@@ -6,6 +6,7 @@ hexadecimal digits: see `_rows`. Arguments are named: the names are API, and def
 be added to a function later.
 """
 
+import re
 from functools import lru_cache
 
 _COLUMNS = """
@@ -193,6 +194,25 @@ LEFT_OVER_DATABASES = """
                select from pg_stat_activity a
                 where a.application_name = left(d.datname, length('pgq_test_') + 8)
            )"""
+
+
+@lru_cache(maxsize=256)
+def impatient(statement: str, milliseconds: int) -> str:
+    """Return a call of one function that fails if it waits longer for a lock (55P03).
+
+    So does its commit. What else the session does is left alone, also by a pooler.
+    """
+    parts = re.fullmatch(r"\s*select (?:(\w+) from )?(.*?)(?: as \w+)?\s*", statement, re.DOTALL)
+    assert parts is not None
+    column = parts[1] or "answer"
+    call = re.sub(
+        r"\$1::(\w+(?:\[\])?)", r"case when setting is not null then $1::\1 end", parts[2], count=1
+    )
+    return f"""
+    select {column}
+      from (select set_config('lock_timeout', '{milliseconds}', true) offset 0)
+           as patience (setting),
+           lateral {call} as {column}"""
 
 
 @lru_cache(maxsize=256)

@@ -93,7 +93,7 @@ class JobHandle(Generic[R]):
         transaction that has enqueued the job it would wait for ever.
 
         Args:
-            timeout: how long to wait at most; None (the default) waits for ever.
+            timeout: how long to wait at most, 0 for one look; None (the default) waits for ever.
             connection: a pool or connection to look with.
 
         Raises:
@@ -107,21 +107,9 @@ class JobHandle(Generic[R]):
         expect("timeout", timeout, timedelta, types.NoneType)
         queue = self._queue(connection)
         seconds = None if timeout is None else timeout.total_seconds()
-        return await asyncio.wait_for(self._ended(queue), seconds)
-
-    def _queue(self, connection: Executor | None) -> Queue:
-        executor = connection or self._executor
-        if executor is None:
-            raise ValueError("the job was enqueued on a connection: pass one here, or a pool")
-        return self._task.on(executor)
-
-    async def _ended(self, queue: Queue) -> R:
-        pause = _FIRST_LOOK_SECONDS
-        while (job := await queue.get(self.id)) is None or job.finished_at is None:
-            if job is None:
-                raise UnknownJob(f"there is no job {self.id}, or it has ended and was not kept")
-            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
-            pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
+        job = await self._look(queue)
+        if job.finished_at is None:
+            job = await asyncio.wait_for(self._ended(queue), seconds)
         if job.state == "dead":
             raise JobDead(
                 job.last_error or "the job has died",
@@ -134,6 +122,26 @@ class JobHandle(Generic[R]):
                 detail=f"Job {job.id} of queue {job.queue!r} was cancelled.",
             )
         return self._task.results.decode(job.result)
+
+    def _queue(self, connection: Executor | None) -> Queue:
+        executor = connection or self._executor
+        if executor is None:
+            raise ValueError("the job was enqueued on a connection: pass one here, or a pool")
+        return self._task.on(executor)
+
+    async def _look(self, queue: Queue) -> JobSnapshot:
+        job = await queue.get(self.id)
+        if job is None:
+            raise UnknownJob(f"there is no job {self.id}, or it has ended and was not kept")
+        return job
+
+    async def _ended(self, queue: Queue) -> JobSnapshot:
+        pause = _FIRST_LOOK_SECONDS
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+            if (job := await self._look(queue)).finished_at is not None:
+                return job
+            pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
 
 
 class Task(Generic[P, R]):

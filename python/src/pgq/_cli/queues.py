@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -189,7 +190,7 @@ async def show(client: Client, name: str) -> None:
     ]
     output.show(output.table(shown, _SHOWN))
     if rows[0]["paused"]:
-        click.echo(f"\n{name} is paused: pgq resume {name}")
+        click.echo(f"\n{name} is paused: pgq resume {shlex.quote(name)}")
 
 
 def unknown_queue(name: str) -> Failure:

@@ -192,6 +192,8 @@ async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bo
     try:
         await worker.run(pool)
     except ValueError as exc:
+        if isinstance(exc, pgq.Error):  # of the server, or its data
+            raise
         raise Misuse(str(exc)) from exc
     log.info("worker %s has stopped", worker.name)
 
