@@ -250,7 +250,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_trigger constant name := {watch_trigger};
+    v_trigger constant name := ({watch_trigger})::name;
 begin
     if not exists (
         select from pg_trigger t where t.tgrelid = relation and t.tgname = v_trigger
