@@ -78,8 +78,8 @@ def main() -> None:
     levels = list(REQUIREMENTS)
     if len(sys.argv) != 2 or sys.argv[1] not in levels:
         raise SystemExit(f"usage: bootstrap.py {'|'.join(levels)}")
-    if sys.version_info < (3, 10):
-        raise SystemExit(f"Python 3.10 or newer is needed, this is {platform.python_version()}")
+    if sys.version_info < (3, 11):
+        raise SystemExit(f"Python 3.11 or newer is needed, this is {platform.python_version()}")
     level = sys.argv[1]
     try:
         _make_venv(VENV)
@@ -163,7 +163,7 @@ def libraries(home: Path) -> list[Path]:
     return [*home.glob("**/lib/*-linux-*/*.so.*")]
 
 
-def missing_libraries(home: Path) -> dict[Path, list[str]]:
+def missing_libraries(home: Path) -> dict[Path, set[str]]:
     """Return the programs and libraries below `home` that lack others, with the names of those.
 
     The loader itself answers, through ldd. Where there is none, nothing is found missing.
@@ -177,14 +177,14 @@ def missing_libraries(home: Path) -> dict[Path, list[str]]:
     # It names the file before its libraries where there are two or more.
     command = ["ldd", *map(str, files), str(files[0])]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    missing: dict[Path, list[str]] = {}
+    missing: dict[Path, set[str]] = {}
+    file = files[0]
     for line in answer.stdout.splitlines():
         if line.endswith(":") and not line.startswith("\t"):
             file = Path(line[:-1])
-            missing[file] = []
         elif line.endswith("=> not found"):
-            missing[file].append(line.split()[0])
-    return {file: names for file, names in missing.items() if names}
+            missing.setdefault(file, set()).add(line.split()[0])
+    return missing
 
 
 def plpgsql_check_major() -> int:
@@ -404,9 +404,11 @@ def _check_libraries(home: Path) -> None:
     """Refuse what was fetched if a program or library of it lacks another one."""
     faults: list[str] = []
     for file, names in missing_libraries(home).items():
-        packages = [re.sub(r"\.so\.?", "", name).lower() for name in names]
+        packages = [re.sub(r"\.so\.?", "", name).lower() for name in sorted(names)]
         likely = f"on Debian probably {' '.join(packages)}"
-        faults.append(f"{file.name} needs {' '.join(names)}: install what has it ({likely})")
+        faults.append(
+            f"{file.name} needs {' '.join(sorted(names))}: install what has it ({likely})"
+        )
     if faults:
         raise BootstrapError("\n".join(faults))
 

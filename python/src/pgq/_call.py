@@ -60,7 +60,7 @@ async def call_in_thread(
     while not ended.done():
         try:
             await asyncio.wait([ended])
-        except asyncio.CancelledError as exc:  # noqa: PERF203 it may come again
+        except asyncio.CancelledError as exc:
             if is_over():
                 raise
             reason = exc.args
