@@ -246,7 +246,7 @@ def _fetch_peers() -> None:
     try:
         _install_requirements(BENCH_VENV, ["bench"])
     except BootstrapError:
-        failed |= _install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
+        failed |= install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
     try:
         _fetch_listing(ROOT / "benchmarks" / "peers", PEERS, BENCH_VENV)
     except BootstrapError as error:
@@ -303,7 +303,7 @@ def _install_requirements(venv: Path, names: Sequence[str]) -> None:
         shutil.copyfile(file, stamp)
 
 
-def _install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
+def install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
     """Install what can be installed of a list; return the rest with the reasons."""
     failed: dict[str, str] = {}
     # A requirement and its hashes are one line that goes on behind backslashes.
