@@ -30,6 +30,7 @@ from typing import (
 
 import asyncpg
 
+from pgq._call import is_coroutine_function
 from pgq._codec import Codec
 from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
@@ -372,7 +373,7 @@ def task(
 
     The function takes a `Job[SendEmail]`; its payload is encoded and validated when it is
     enqueued and when it is handled. What it returns, unless None, is kept as the job's result. A
-    coroutine function runs in the worker's event loop, a plain one in a thread of its own.
+    coroutine function runs in the worker's event loop, a plain one in a thread of the worker.
 
     Args:
         queue: the name of the queue.
@@ -414,8 +415,7 @@ def _pool(executor: Executor) -> asyncpg.Pool[Any] | None:
 def _place(function: Callable[..., Any], *, transaction: bool, process: bool) -> RunIn:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{_name(function)} yields: a handler returns")
-    called = getattr(function, "__call__", None)  # noqa: B004 of an object that is not a function
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+    if is_coroutine_function(function):
         if process:
             raise ValueError("a coroutine function cannot run in a process")
         return "loop"
