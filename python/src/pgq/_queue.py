@@ -90,6 +90,7 @@ class Queue:
         *,
         priority: int = 0,
         run_at: datetime | None = None,
+        delay: timedelta | None = None,
         dedupe_key: str | None = None,
         group_key: str | None = None,
         max_attempts: int | None = None,
@@ -106,6 +107,7 @@ class Queue:
             payload: anything `dumps` takes; None is the JSON null.
             priority: higher goes first, -32768 to 32767.
             run_at: not before this time; None means now.
+            delay: not before this long from now, by the server's clock; in place of run_at.
             dedupe_key: if a live job of the queue has this key, or one that completed within the
                 queue's `dedupe_for`, nothing is added and its id returned.
             group_key: of the jobs of a group at most the queue's `group_concurrency` are at work at
@@ -138,7 +140,7 @@ class Queue:
             self._dumps(payload),
             self.name,
             priority,
-            _aware("run_at", run_at),
+            _start(run_at, delay),
             dedupe_key,
             group_key,
             max_attempts,
@@ -147,6 +149,7 @@ class Queue:
             _aware("expires_at", expires_at),
             after,
             after_on_dead,
+            delay,
         )
         await self._enqueued(connection, [job_id])
         return job_id
@@ -157,6 +160,7 @@ class Queue:
         *,
         priority: int = 0,
         run_at: datetime | None = None,
+        delay: timedelta | None = None,
         dedupe_keys: Sequence[str] | None = None,
         group_keys: Sequence[str] | None = None,
         max_attempts: int | None = None,
@@ -183,7 +187,7 @@ class Queue:
             [self._dumps(payload) for payload in payloads],
             self.name,
             priority,
-            _aware("run_at", run_at),
+            _start(run_at, delay),
             dedupe_keys,
             group_keys,
             max_attempts,
@@ -192,6 +196,7 @@ class Queue:
             _aware("expires_at", expires_at),
             after,
             after_on_dead,
+            delay,
         )
         await self._enqueued(connection, ids)
         return ids
@@ -923,6 +928,16 @@ def _aware(name: str, time: datetime | None) -> datetime | None:
     if time.utcoffset() is None:
         raise InvalidArgument(f"{name} has no time zone: a naive datetime is not a time")
     return time
+
+
+def _start(run_at: datetime | None, delay: timedelta | None) -> datetime | None:
+    if delay is not None:
+        expect("delay", delay, timedelta)
+        if run_at is not None:
+            raise InvalidArgument("run_at and delay are both given: pass one of them")
+        if delay < _NOTHING:
+            raise InvalidArgument("delay must not be negative")
+    return _aware("run_at", run_at)
 
 
 def _columns(receipts: Iterable[AnyReceipt]) -> tuple[list[int], list[int]]:

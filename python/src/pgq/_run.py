@@ -26,7 +26,7 @@ from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, Unreadable, readable
-from pgq._outcomes import Cancel, GiveUp, Outcome, Snooze
+from pgq._outcomes import Cancel, GiveUp, Outcome, Settled, Snooze
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Dumps, Queue
 from pgq._rows import with_payload
@@ -513,6 +513,9 @@ class Run:
             if held.committed:
                 self._settle_failed(held, outcome)
                 return
+            if isinstance(outcome, Settled):
+                self._forget(held)
+                return
             held.settling = True
             held.outcome = outcome
             self._settler.end(job, outcome)
@@ -861,7 +864,10 @@ async def call_and_complete(
         RolledBack: it was not.
         Outcome: the handler returned or raised one.
     """
-    result = returned(await task.function(job, connection))
+    try:
+        result = returned(await task.function(job, connection))
+    except Settled as exc:
+        raise TypeError("the worker completes the job of a handler with transaction=True") from exc
     if not await complete(text_of(settings, task, result)):
         raise RolledBack(f"what the handler of job {job.id} wrote is rolled back")
     return result

@@ -15,7 +15,7 @@ from pgq._errors import JobHeld, LeaseLost, NotClaimable, UnknownJob
 from pgq._link import Call
 from pgq._log import log, trouble
 from pgq._models import Job
-from pgq._outcomes import Outcome
+from pgq._outcomes import Outcome, Settled
 from pgq._processes import Processes
 from pgq._queue import Connection, Executor, Queue
 from pgq._run import (
@@ -67,6 +67,8 @@ class Single:
             return False
         try:
             kept = await instrumented(self._handle, job)
+        except Settled:
+            return True
         except Exception as exc:
             kept = await self._call(partial(end, self._queue, job, exc))
             if not isinstance(exc, Outcome):

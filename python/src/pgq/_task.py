@@ -56,6 +56,7 @@ class EnqueueOptions(TypedDict, total=False):
 
     priority: int
     run_at: datetime | None
+    delay: timedelta | None
     max_attempts: int | None
     headers: Mapping[str, Any] | None
     on_duplicate: OnDuplicate

@@ -56,9 +56,9 @@ class Worker:
     """Runs handlers for the jobs of one or more queues, until it is told to stop.
 
     A handler that returns completes its job; one that raises fails it, and the job is tried again
-    as its queue is configured. `Retry`, `Snooze`, `GiveUp` and `Cancel`, returned or raised, are
-    other ends. Handlers are tasks (see `task`), or functions that `handler` decorates. What arrives
-    while outcomes are being written goes together in the next call.
+    as its queue is configured. `Retry`, `Snooze`, `GiveUp`, `Cancel` and `Settled`, returned or
+    raised, are other ends. Handlers are tasks (see `task`), or functions that `handler` decorates.
+    What arrives while outcomes are being written goes together in the next call.
 
     Leases are renewed by a thread with its own event loop and connection, so a handler may block
     the worker's loop for as long as it likes. What holds up the thread too still loses leases: a

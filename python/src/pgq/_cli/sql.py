@@ -41,7 +41,6 @@ SCHEDULES: Final = """
       from @pgq_schedules s
      order by s.name"""
 
-IN: Final = "select pg_catalog.now() + $1::interval as run_at"
 
 SERVER: Final = """
     select pg_catalog.current_setting('server_version') as version,
