@@ -488,10 +488,25 @@ def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
     if not hasattr(written, "__globals__"):
         written = type(written).__call__
     annotated = types.SimpleNamespace(__annotations__={"it": annotation})
+    names = getattr(written, "__globals__", {})
     try:
-        names = getattr(written, "__globals__", {})
-        return get_type_hints(annotated, names, include_extras=True)["it"]
+        try:
+            return get_type_hints(annotated, names, include_extras=True)["it"]
+        except NameError:  # it may be a name of the function that is making the handler
+            return get_type_hints(annotated, names, _local_names(names), include_extras=True)["it"]
     except NameError as exc:
         raise TypeError(
-            f"{_name(function)}: {exc}; what is written as text is looked up in the module"
+            f"{_name(function)}: {exc}; what is written as text is looked up in the module, and in"
+            " the functions of the module that are being called"
         ) from exc
+
+
+def _local_names(module: dict[str, Any]) -> dict[str, Any]:
+    """Return the local names of all functions of a module, given its names, that are at work."""
+    found: dict[str, Any] = {}
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals is module:
+            found = {**frame.f_locals, **found}
+        frame = frame.f_back
+    return found
