@@ -183,6 +183,11 @@ QUEUES = """
       from @pgq_queues"""
 VERSION = "select @pgq_version()"
 
+# What commits with the caller's own writes, if it is in the caller's transaction.
+JOINING = frozenset(
+    {ENQUEUE, ENQUEUE_MANY, COMPLETE, COMPLETE_MANY, COMPLETE_AND_DEQUEUE, FAIL, RELEASE, POP}
+)
+
 # Databases for tests. Those of a run have its name, and so has the session that makes them.
 CREATE_DATABASE = "create database {name}"
 COPY_DATABASE = "create database {name} template {template}"
