@@ -80,6 +80,7 @@ class Server:
         self._settings = dict(settings or {})
         self._extensions = extensions
         self._primary = primary
+        self._library_path: dict[str, str] = {}
         self._account = find_account()
         self._psql = find_program("psql", self._install)
         self._process: subprocess.Popen[bytes] | None = None
@@ -170,7 +171,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                env=_environment_without_libpq(),
+                env=_environment_without_libpq() | self._library_path,
                 start_new_session=True,
                 **self._account,
             )
@@ -322,11 +323,26 @@ class Server:
             if not found:
                 raise ServerError(f"extension {name} is not at hand: run 'make setup'")
             files += found
+        if any(file.suffix == ".so" for file in files):
+            self._stage_libraries()
         for file in files:
             target = (libraries if file.suffix == ".so" else scripts) / file.name
             target.unlink(missing_ok=True)
             shutil.copyfile(file, target)
             target.chmod(0o755 if file.suffix == ".so" else 0o644)
+
+    def _stage_libraries(self) -> None:
+        """Put the libraries that other extensions brought along where the server finds them."""
+        libraries = bootstrap.libraries(bootstrap.DEBIAN)
+        if not libraries:
+            return
+        place = self.directory / "libraries"
+        place.mkdir()
+        for library in libraries:
+            shutil.copyfile(library, place / library.name)
+        for path in (place, *place.iterdir()):
+            path.chmod(0o755)
+        self._library_path = {"LD_LIBRARY_PATH": str(place)}
 
 
 def find_account() -> Account:

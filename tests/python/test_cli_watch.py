@@ -389,7 +389,7 @@ async def test_a_scrape_does_not_wait_for_ever_behind_others(
     async def read(_: Settings) -> None:
         begun.set()
         await asyncio.to_thread(ended.wait, PATIENCE)
-        raise asyncio.TimeoutError
+        raise TimeoutError
 
     monkeypatch.setattr("pgq._cli.exporter._read", read)
     monkeypatch.setattr("pgq._cli.exporter._CALL_SECONDS", 0.05)

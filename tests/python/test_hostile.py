@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final
 
@@ -333,7 +333,7 @@ async def test_a_claim_that_is_read_late_is_not_begun(
     @worker.handler("default", timeout=HOUR, batch=1, concurrency=5)
     async def handle(job: pgq.Job) -> None:
         assert job.lease_expires_at is not None
-        begun.append((job.payload, datetime.now(timezone.utc) < job.lease_expires_at))
+        begun.append((job.payload, datetime.now(UTC) < job.lease_expires_at))
 
     monkeypatch.setattr(pgq.Queue, "dequeue", late_once)
     for number in range(3):

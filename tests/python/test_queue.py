@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ NAMES = ["emails", "Q\"uo'te $1 %s", "Ünï \U0001f99c", "x" * 200]
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 async def test_job_has_the_columns_of_the_claim(queue: pgq.Queue) -> None:
@@ -682,7 +682,7 @@ async def test_times_are_datetimes_whatever_the_connection_makes_of_them(
     finally:
         await connection.close()
     assert ahead is not None
-    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=timezone.utc)
+    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=UTC)
     assert (ahead.claimed_at, ahead.expires_at) == (None, None)
     assert [job.payload for job in jobs] == [2]
     for job in jobs:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Generator, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import bootstrap
@@ -199,7 +199,7 @@ async def test_the_first_time_is_returned_as_a_moment(a: Connection) -> None:
     first: datetime = await a.fetchval(
         "select pgq_schedule('s', '0 12 1 1 *', timezone => 'Asia/Tokyo')"
     )
-    assert (first.month, first.day, first.hour, first.tzinfo) == (1, 1, 3, timezone.utc)
+    assert (first.month, first.day, first.hour, first.tzinfo) == (1, 1, 3, UTC)
 
 
 # pg_cron

@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NoReturn, TypedDict
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from .sessions import Connection
 pytestmark = pytest.mark.once
 
 NO_TIME = timedelta(0)
-AT = datetime(2026, 11, 22, 5, tzinfo=timezone.utc)
+AT = datetime(2026, 11, 22, 5, tzinfo=UTC)
 ID = UUID(int=7)
 
 
@@ -313,10 +313,10 @@ async def test_a_result_is_awaited_until_the_job_has_ended(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:
     handle = await send_email.enqueue(SendEmail("ada"), connection=pool)
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await handle.result(timeout=timedelta(milliseconds=1))
     waiting = asyncio.create_task(handle.result())
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await handle.result(timeout=timedelta(0))
     (job,) = await queue.dequeue()
     await queue.complete(job, "done")

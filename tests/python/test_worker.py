@@ -820,7 +820,7 @@ async def test_nothing_is_claimed_if_outcomes_have_no_connection(
         @worker.handler("default")
         async def handle(_: pgq.Job) -> None: ...
 
-        with pytest.raises(asyncio.TimeoutError):
+        with pytest.raises(TimeoutError):
             await asyncio.wait_for(worker.run(), 30)
     assert claims.calls == []
 

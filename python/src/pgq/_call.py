@@ -110,7 +110,7 @@ class InThread:
         while not ended.done():
             try:
                 await asyncio.wait([ended])
-            except asyncio.CancelledError as exc:  # noqa: PERF203 it may come again
+            except asyncio.CancelledError as exc:
                 self._give_up(thread)
                 if self._is_over():
                     raise

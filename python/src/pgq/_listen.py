@@ -67,7 +67,7 @@ class Listener:
         if self._listening:  # it is told when that ends
             await woken.wait()
         else:
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), self._poll_seconds * jitter)
         self._idle.discard(name)
 
@@ -137,7 +137,7 @@ class Listener:
             seconds = None
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             if seconds is not None and seconds >= _NAP_SECONDS:
                 # A queue that was made again has another channel.
                 await self._subscribe(connection)

@@ -395,7 +395,7 @@ class Run:
                 intake.is_resting = False
 
     async def _pause(self, seconds: float) -> None:
-        with suppress(asyncio.TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _rest(self, intake: _Intake, ended: int) -> None:
@@ -409,7 +409,7 @@ class Run:
         elif ended == self._ended:
             # A handler that is at work may wait for a job that it has added.
             self._one_ended.clear()
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._one_ended.wait(), self._settings.poll_seconds)
 
     @property
@@ -707,7 +707,7 @@ class Run:
                 self._give_back(held)
         self._settler.drain()
         if settling.cancelled():  # like all tasks of the loop
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._settler.run(), _SETTLE_SECONDS)
         await _wait([settling], _SETTLE_SECONDS)
         await _wait(list(self._telling), _CANCEL_SECONDS)

@@ -135,7 +135,7 @@ async def _in_time(call: Awaitable[T], seconds: float | None) -> T:
     began = loop.time()
     try:
         return await asyncio.wait_for(call, seconds)
-    except asyncio.TimeoutError as exc:
+    except TimeoutError as exc:
         if seconds is None or loop.time() - began < seconds:  # the handler's own
             raise
         raise type(exc)(DEADLINE_PASSED) from exc

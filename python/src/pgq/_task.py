@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -22,6 +21,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Union,
+    Unpack,
     get_args,
     get_origin,
     get_type_hints,
@@ -36,9 +36,6 @@ from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
 from pgq._queue import Executor, Queue
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -103,7 +100,7 @@ class JobHandle(Generic[R]):
             JobCancelled: it was cancelled; `detail` says which.
             UnknownJob: there is none of this id, or its queue keeps no completed jobs.
             InvalidPayload: the result is not of the type that the task declares.
-            TimeoutError: it has not ended in time (before Python 3.11 asyncio.TimeoutError).
+            TimeoutError: it has not ended in time.
             ValueError: the job was enqueued on a connection, and none is given here.
         """
         expect("timeout", timeout, timedelta, types.NoneType)

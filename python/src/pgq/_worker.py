@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import asyncpg
 
@@ -26,9 +26,6 @@ from pgq._rows import Loads, read_json
 from pgq._run import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Run, Settings
 from pgq._single import Single
 from pgq._task import Task
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Handler: TypeAlias = Callable[[Job[Any]], Any]
 TransactionHandler: TypeAlias = Callable[[Job[Any], Any], Awaitable[Any]]
