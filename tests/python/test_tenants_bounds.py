@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import asyncpg
@@ -10,7 +12,7 @@ import pytest
 import pytest_asyncio
 from pgserver import Server
 
-from .sessions import Connection, Dsn, sessions
+from .sessions import Connection, Dsn, files, sessions, stop_clock
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 # Values with 68 MB of text: of the longest numbers, 8 kB in memory, and 200 bytes when compressed.
@@ -151,3 +153,111 @@ async def test_the_largest_payload_can_be_read_as_text(mean: Connection) -> None
         "select octet_length(j::text) from pgq_dequeue(1, '1 s', 'mean') j"
     )
     assert 67_000_000 < length < 2**28
+
+
+async def test_the_size_of_slots_is_not_a_tenants_to_set(
+    a: Connection, mean: Connection, dsn: Dsn
+) -> None:
+    """Small slots turn all the time, which costs everybody plans and locks."""
+    await mean.execute("set pgq.slot_size = 8192")
+    turned = "select max(gen) from pgq.ring"
+    before = await a.fetchval(turned)
+    many = "select pgq_enqueue_many(array_fill('1'::jsonb, array[500]), 'mean')"
+    await mean.execute(many)
+    await tick_in(mean, a)
+    assert await a.fetchval(turned) == before
+    await a.execute(f"alter database {dsn['database']} set pgq.slot_size = 8192")
+    await tick_in(mean, a)
+    assert await a.fetchval(turned) > before
+
+
+async def tick_in(session: Connection, owner: Connection) -> None:
+    """Let maintenance run at the commit of a call of this session."""
+    ticked = "select last_value from pgq.last_tick"
+    before = await owner.fetchval(ticked)
+    await owner.execute("select setval('pgq.next_tick', 1)")
+    await session.execute("select pgq_heartbeat('{}'::bigint[], '{}')")
+    assert await owner.fetchval(ticked) != before
+
+
+@pytest_asyncio.fixture
+async def posing(mean: Connection) -> Connection:
+    """A session that calls itself pg_dump and has read what that reads, in an open transaction."""
+    await mean.execute("set application_name = pg_dump; begin isolation level repeatable read")
+    await mean.execute("select from pg_extension, pg_foreign_table")
+    return mean
+
+
+async def test_who_could_not_dump_the_jobs_is_not_waited_for_as_if_it_did(
+    a: Connection, posing: Connection, calm: Connection, dsn: Dsn
+) -> None:
+    await a.execute(f"alter database {dsn['database']} set pgq.slot_size = 8192")
+    before = await files(a)
+    for _ in range(10):
+        await calm.execute("select pgq_enqueue_many(array_fill('1'::jsonb, array[200]), 'calm')")
+        await calm.execute("select pgq_pop(200, 'calm')")
+        await tick_in(calm, a)
+    assert await files(a) != before
+    assert await a.fetch("select from pgq_health where subject = 'dump'") == []
+    await posing.execute("rollback")
+
+
+@pytest.mark.parametrize("inherits", ["inherit", "noinherit"])
+async def test_who_could_dump_the_jobs_is_waited_for_but_not_for_ever(
+    a: Connection, posing: Connection, inherits: str
+) -> None:
+    role = await posing.fetchval("select current_user")
+    assert await a.fetchval("select pgq._is_dumped()") is False
+    await a.execute(f"alter role {role} {inherits}; grant pg_read_all_data to {role}")
+    assert await a.fetchval("select pgq._is_dumped()") is True
+    (row,) = await a.fetch("select * from pgq_health where subject = 'dump'")
+    assert (row["status"], row["pid"]) == ("ok", posing.get_server_pid())
+    assert row["detail"] == f'by "{role}": no slot is emptied until it ends, or for a day'
+    assert await a.fetchval("select pgq._is_dumped(interval '0')") is False
+    for hours, status in ((2, "warning"), (25, "warning")):
+        await stop_clock(a, datetime.now(timezone.utc) + timedelta(hours=hours))
+        (row,) = await a.fetch("select * from pgq_health where subject = 'dump'")
+        assert row["status"] == status
+    assert row["detail"].endswith("for more than a day, it is not waited for any more")
+    await posing.execute("rollback")
+
+
+async def counts(session: Connection, query: str) -> list[tuple[str, int]]:
+    """Return all numbers of rows that EXPLAIN ANALYZE tells of a query."""
+    explain = "explain (analyze, costs off, timing off, summary off, buffers off, format json)"
+    (plan,) = json.loads(await session.fetchval(f"{explain} {query}"))
+    found: list[tuple[str, int]] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        found.extend((key, value) for key, value in node.items() if "Rows" in key)
+        for child in node.get("Plans", []):
+            walk(child)
+
+    walk(plan["Plan"])
+    return found
+
+
+# What is unlike for a value that another tenant has, and one that nobody has.
+SECRETS = {
+    "pgq_queue_settings": {"name": "calm", "description": "secret", "max_attempts": 17},
+    "pgq_schedules": {"name": "nightly", "queue": "calm", "cron": "1 2 3 4 5", "priority": 17},
+    "pgq_privileges": {"queue": "calm", "role": "calm_{}"},
+}
+
+
+@pytest.mark.parametrize("view", SECRETS)
+async def test_explain_does_not_tell_what_other_tenants_have_set(
+    a: Connection, mean: Connection, calm: Connection, view: str, dsn: Dsn
+) -> None:
+    await calm.execute(
+        "select pgq_configure_queue('calm', max_attempts => 17, description => 'secret'),"
+        " pgq_schedule('nightly', '1 2 3 4 5', queue => 'calm', priority => 17)"
+    )
+    for settings in ("reset all", "set enable_seqscan = off", "set enable_hashjoin = off"):
+        await mean.execute(settings)
+        for column, secret in SECRETS[view].items():
+            told = [
+                await counts(mean, f"select from {view} where {column} = '{value}'")
+                for value in (str(secret).format(dsn["database"]), "4711")
+            ]
+            assert told[0] == told[1], column
