@@ -230,6 +230,31 @@ async def test_a_completion_that_is_rolled_back_did_not_happen(
     assert not await queue.complete(job)
 
 
+async def test_jobs_with_and_without_keys_go_in_one_call(queue: pgq.Queue) -> None:
+    live = await queue.enqueue(0, dedupe_key="k")
+    ids = await queue.enqueue_many(
+        [1, 2, 3, 4, 5],
+        dedupe_keys=[None, "k", None, "l", "l"],
+        group_keys=["g", "h", None, None, "g"],
+    )
+    assert (ids[1], ids[4]) == (live, ids[3])
+    jobs = {job.id: job for job in await queue.dequeue(9)}
+    keys = [(jobs[i].payload, jobs[i].dedupe_key, jobs[i].group_key) for i in ids[:4]]
+    assert keys == [(1, None, "g"), (0, "k", None), (3, None, None), (4, "l", None)]
+    assert len(jobs) == 4
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_an_old_snapshot_takes_jobs_without_keys_among_those_with(
+    queue: pgq.Queue, connection: Connection, level: str
+) -> None:
+    await connection.execute(f"begin isolation level {level}")
+    ids = await queue.enqueue_many([1, 2, 3], dedupe_keys=[None, "k", None], connection=connection)
+    await connection.execute("commit")
+    assert len(set(ids)) == 3
+    assert {job.id for job in await queue.dequeue(9)} == set(ids)
+
+
 async def test_enqueue_many_of_nothing_is_nothing(queue: pgq.Queue) -> None:
     assert await queue.enqueue_many([]) == []
     assert await queue.enqueue_many(iter(())) == []

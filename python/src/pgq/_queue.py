@@ -165,8 +165,8 @@ class Queue:
         priority: int = 0,
         run_at: datetime | None = None,
         delay: timedelta | None = None,
-        dedupe_keys: Sequence[str] | None = None,
-        group_keys: Sequence[str] | None = None,
+        dedupe_keys: Sequence[str | None] | None = None,
+        group_keys: Sequence[str | None] | None = None,
         max_attempts: int | None = None,
         headers: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
@@ -179,8 +179,8 @@ class Queue:
 
         Args:
             payloads: one for each job; the other arguments are as in `enqueue`, for all of them.
-            dedupe_keys: one for each payload.
-            group_keys: one for each payload.
+            dedupe_keys: one for each payload; None for a job without one.
+            group_keys: one for each payload; None for a job without one.
 
         Returns:
             The ids, in the order of the payloads.

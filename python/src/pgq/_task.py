@@ -242,8 +242,8 @@ class Task(Generic[P, R]):
         payloads: Iterable[P],
         *,
         connection: Executor,
-        dedupe_key: Callable[[P], str] | None = None,
-        group_key: Callable[[P], str] | None = None,
+        dedupe_key: Callable[[P], str | None] | None = None,
+        group_key: Callable[[P], str | None] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[JobHandle[R]]:
         """Add many jobs for this task in one statement.
@@ -251,8 +251,8 @@ class Task(Generic[P, R]):
         Args:
             payloads: one for each job.
             connection: a connection, whose open transaction it joins, or a pool.
-            dedupe_key: makes the key of a job from its payload; None for no keys.
-            group_key: makes the group of a job from its payload; None for no groups.
+            dedupe_key: makes the key of a job, or None, from its payload; None for no keys.
+            group_key: makes the group of a job, or None, from its payload; None for no groups.
             options: the other arguments of `Queue.enqueue_many`, for all jobs.
 
         Returns:
