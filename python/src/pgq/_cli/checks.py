@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pgq._cli import output, sql
 from pgq._cli.base import Client
-from pgq._cli.extension import FILES_HINT, SKYTOOLS, Extension
+from pgq._cli.extension import FILES_HINT, Extension
 from pgq._version import PACKAGE, is_supported, remedy
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
@@ -78,9 +78,8 @@ async def check_server(case: Case) -> AsyncGenerator[Finding]:
 async def check_extension(case: Case) -> AsyncGenerator[Finding]:
     """The extension is there, of the server's version and of one that fits this package."""
     found = case.extension
-    if found.is_skytools:
-        advice = "Use another database, or another server if the files are not pgq's"
-        yield Finding("extension", "problem", SKYTOOLS, advice)
+    if found.problem is not None:
+        yield Finding("extension", "problem", *found.problem)
         return
     if found.installed is None:
         yield Finding("extension", "problem", "it is not installed in this database", "pgq install")
@@ -91,7 +90,7 @@ async def check_extension(case: Case) -> AsyncGenerator[Finding]:
     elif found.available is None:
         yield Finding("extension", "warning", f"{what}; the server has no files of it", FILES_HINT)
     else:
-        what = f"{what}; at hand is {found.available}"
+        what = f"{what}; version {found.available} is available"
         yield Finding("extension", "warning", what, "pgq upgrade")
     if not is_supported(found.installed):
         what = f"this is {PACKAGE}, which is not for {found.installed}"
