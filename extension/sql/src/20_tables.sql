@@ -149,7 +149,9 @@ comment on column pgq.job.wait is
 comment on column pgq.job.start_by is 'the expires_at of pgq_enqueue';
 comment on column pgq.job.pid is 'the backend that claimed it';
 comment on column pgq.job.is_awaited is 'true: jobs of pgq.dependency wait for it';
-comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
+comment on column pgq.job.lease_ms is
+'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
+'Without a lease 0: the last one was lost; -1: that and the one before it';
 
 --@ each slot
 create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (
