@@ -104,7 +104,7 @@ exception
         return query
         select q.name, j.worker, count(*), count(*) filter (where j.lease_expires_at <= v_now),
                min(j.claimed_at),
-               least(v_now, max(j.lease_expires_at - j.lease_ms * interval '1 millisecond')),
+               least(v_now, max(j.lease_expires_at - abs(j.lease_ms) * interval '1 millisecond')),
                min(j.lease_expires_at), j.pid,
                case when not pg_is_in_recovery()
                     then a.pid is null or a.backend_start > min(j.claimed_at) end
