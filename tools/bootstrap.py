@@ -3,9 +3,9 @@
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
 adds the rest, for the documentation, too; `bootstrap.py bench` makes another one for the
 benchmarks, with the queues that they compare. Nothing of the machine is changed and root is not
-needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl
-where they are left out, are downloaded as packages and unpacked in the cache. Other systems have
-to have them installed.
+needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts
+of Perl where they are left out, are downloaded as packages and unpacked in the cache. Other systems
+have to have them installed.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -77,6 +77,7 @@ def main() -> None:
         if sys.argv[1] == "dev":
             _install_requirements("docs", VENV)
             _fetch_test_tools()
+            fetch_pgbouncer()
         if sys.argv[1] == "clients":
             _install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()
