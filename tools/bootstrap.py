@@ -3,10 +3,11 @@
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
 adds the rest, for the documentation, too; `bootstrap.py bench` makes another one for the
 benchmarks, with the queues that they compare. Nothing of the machine is changed and root is not
-needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl
-where they are left out, are downloaded as packages and unpacked in the cache, with the libraries
-that the machine lacks. Other systems have to have them installed. Whatever is fetched is checked:
-a program or library that misses another one ends the set-up, and the error says what to install.
+needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts
+of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
+libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
+checked: a program or library that misses another one ends the set-up, and the error says what to
+install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -89,6 +90,7 @@ def main() -> None:
             _fetch_peers()
         if level == "dev":
             _fetch_test_tools()
+            fetch_pgbouncer()
         if level == "clients":
             _install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 
+from pgq import _sql
 from pgq._call import InThread, Threads, is_coroutine_function
 from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
@@ -197,7 +198,7 @@ class Run:
         self._intakes = [_Intake(new_queue(name), consumer) for name, consumer in consumers.items()]
         self._until_idle = until_idle
         self._listener = Listener(
-            connect, self._queue, settings.poll_seconds, settings.call_seconds
+            connect, self._queue, self._notify, settings.poll_seconds, settings.call_seconds
         )
         for name in consumers:
             self._listener.add(name)
@@ -241,11 +242,34 @@ class Run:
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):
                 check(await link.run(self._queue.version))
+            await self._prove_statements()
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
             name = self._settings.name
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
+
+    async def _prove_statements(self) -> None:
+        """Run a prepared statement in another session than before, if a pooler shares sessions.
+
+        Poolers take the idle session that was used last, or first: while another transaction is
+        open, and when that has ended, one of these calls gets another one.
+        """
+
+        async def meanwhile(*, connection: Connection) -> None:
+            async with connection.transaction():
+                await self._queue.version(connection=connection)
+                await self._claims.run(self._queue.version)
+
+        await self._settles.run(meanwhile)
+        for _ in range(2):
+            await self._claims.run(self._queue.version)
+
+    async def _notify(self, channel: str) -> None:
+        async def notify(*, connection: Connection) -> None:
+            await connection.execute(_sql.NOTIFY, channel)
+
+        await self._claims.run(notify)
 
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settler.run())

@@ -81,7 +81,8 @@ class Worker:
         call_timeout: how long the server may take to answer; 10 seconds by default. After that
             the worker gives the connection up and opens another one.
         grace: how long handlers may go on after a stop; 20 seconds by default.
-        listen: False only polls, for example behind a pooler that shares sessions.
+        listen: False only polls, for example behind a pooler that shares sessions. By default it
+            polls until a notification has reached it, and warns if none does.
         durable_claims: True waits until each claim is on disk before its handlers start. By
             default a crash of the server may undo claims of the last second: those jobs run
             again, and the attempt is not counted. All else that a worker writes is durable.
