@@ -27,13 +27,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal, NoReturn, TypedDict, final
+from typing import Final, Literal, NoReturn, TypedDict, final
 
 import bootstrap
 import pgwatch
 from pgfind import ServerError, find, find_program
 
-__all__ = ["Account", "Server", "ServerError", "find_account", "find_free_port"]
+__all__ = ["PATIENCE", "Account", "Server", "ServerError", "find_account", "find_free_port"]
+
+# Seconds after which a wait for another program counts as a hang, on the slowest machine, too.
+PATIENCE: Final = 300.0
 
 Mode = Literal["smart", "fast", "immediate", "kill"]
 
@@ -43,7 +46,6 @@ _SIGNALS: dict[Mode, signal.Signals] = {
     "immediate": signal.SIGQUIT,
     "kill": signal.SIGKILL,
 }
-_PATIENCE = 60.0
 _MEMORY = Path("/dev/shm")
 _ROOM = 8 << 30  # bytes
 
@@ -175,7 +177,7 @@ class Server:
                 start_new_session=True,
                 **self._account,
             )
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not self._is_ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ServerError(f"PostgreSQL did not start:\n{self.log.read_text()[-2000:]}")
@@ -188,7 +190,7 @@ class Server:
         self._process.send_signal(_SIGNALS[mode])
         if mode == "kill":
             pgwatch.end(self.data, signal.SIGKILL)
-        self._process.wait(_PATIENCE)
+        self._process.wait(PATIENCE)
 
     def restart(self, mode: Mode = "fast") -> None:
         """Stop the server in the given mode and start it again."""

@@ -27,10 +27,10 @@ import pytest
 from pgq._cli import exporter
 from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
-from pgserver import Server
+from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
 
-from .cli_session import PATIENCE, SCRIPT, Cli, Running, running, variables
+from .cli_session import SCRIPT, Cli, Running, running, variables
 from .sessions import Connection, enqueue
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}

@@ -21,6 +21,7 @@ import asyncpg.transaction
 import pgq
 import pytest
 from pgq._link import answered
+from pgserver import PATIENCE
 
 from .sessions import Connection, until, within
 from .workers import FAST, SHORT, errors_of_attempts, running
@@ -479,7 +480,7 @@ async def test_a_job_is_not_given_back_before_its_thread_has_ended(
             while True:
                 time.sleep(0.001)
         finally:
-            gate.wait(30)
+            gate.wait(PATIENCE)
             gone.set()
 
     @pgq.task("default")
@@ -545,7 +546,7 @@ async def test_a_thread_that_does_not_end_keeps_its_lease_and_holds_up_nobody(
         while not gate.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 loop.call_soon_threadsafe(begun.set)
-                gate.wait(30)
+                gate.wait(PATIENCE)
 
     others = asyncio.all_tasks()
     job_id = await queue.enqueue(1)

@@ -18,7 +18,7 @@ import pydantic
 import pytest
 from pgq import testing
 
-from .sessions import Connection
+from .sessions import Connection, within
 
 pytestmark = pytest.mark.once
 
@@ -320,7 +320,7 @@ async def test_a_result_is_awaited_until_the_job_has_ended(
         await handle.result(timeout=timedelta(0))
     (job,) = await queue.dequeue()
     await queue.complete(job, "done")
-    assert await asyncio.wait_for(waiting, 30) == "done"
+    assert await within(waiting) == "done"
     assert await handle.result(timeout=timedelta(0)) == "done"
 
 
