@@ -202,8 +202,9 @@ comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
 'leases them for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those '
 'whose lease has expired. A job that loses a second lease in a row comes back after the queue''s '
 'backoff instead, and a claim returns at most one such job. Never waits: an empty result means '
-'that there is nothing to do now. worker: a name for the operator. Errors: 42704 unknown queue; 22004 null argument; 22023 batch or '
-'timeout out of range; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
+'that there is nothing to do now. worker: a name for the operator. Errors: 42704 unknown queue; '
+'22004 null argument; 22023 batch or timeout out of range; 25001 under REPEATABLE READ and '
+'SERIALIZABLE if the queue has limits.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,

@@ -24,6 +24,7 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
+    Token,
     receipt_of,
 )
 from pgq._rows import Loads, jobs_of, read_json
@@ -407,6 +408,30 @@ class Queue:
         """
         value: bool = await self._value(connection, _sql.RELEASE, *receipt_of(receipt), delay)
         return value
+
+    async def release_unheld(
+        self,
+        worker: str,
+        tokens: Iterable[Token],
+        pid: int | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Give back what is leased to a worker, of whichever queue, that it does not hold.
+
+        For a worker that may have lost the answer to a claim, and for whoever outlives one. A
+        claim that is still under way is not seen: call it once more.
+
+        Args:
+            worker: its name.
+            tokens: of all jobs that it has begun and not ended.
+            pid: only what the server's process of that number has claimed, where several workers
+                share a name.
+
+        Returns:
+            The ids of the jobs; their attempts do not count.
+        """
+        return await self._column(connection, _sql.RELEASE_UNHELD, worker, list(tokens), pid)
 
     async def reclaim(
         self,
