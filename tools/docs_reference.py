@@ -49,6 +49,7 @@ TOPICS: Final = {
         "fail",
         "release",
         "release_unheld",
+        "outcome",
         "reclaim",
     ],
     "Jobs": ["get", "cancel", "cancel_key", "cancel_all", "retry", "retry_dead", "purge"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partialmethod
@@ -85,7 +85,58 @@ async def test_an_outcome_on_its_way_is_written_once(
     first, second, _ = await ended(scene.observer, 3)
     assert (first[2], second[2]) == (1, 1)
     assert "trying again" in caplog.text
-    assert ("its outcome was refused" in caplog.text) == (way == "down"), "it was written before"
+    assert "lost the lease" not in caplog.text
+    assert "was lost, and it was refused" not in caplog.text, "the archive tells"
+
+
+async def test_an_outcome_that_nothing_tells_of_is_not_taken_for_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pgq")
+    await scene.queue.configure(keep_completed=timedelta(0))
+    hook = Hook(monkeypatch, "before", "complete_many", lambda: scene.proxy.forget(down=True))
+
+    @scene.worker.handler("default", timeout=LEASE)
+    async def handle(_: pgq.Job) -> None: ...
+
+    async def told() -> bool:
+        return "the first call may have written it" in caplog.text
+
+    async with running(scene.worker):
+        while not hook.done:
+            await scene.queue.enqueue(1)
+            await until(gone(scene.observer))
+        await until(told)
+    assert "lost the lease" not in caplog.text
+
+
+def gone(observer: Connection) -> Callable[[], Awaitable[bool]]:
+    """Return a condition: no job is live."""
+
+    async def is_gone() -> bool:
+        return not await observer.fetchval("select exists (select from pgq.job)")
+
+    return is_gone
+
+
+async def test_a_failure_that_was_written_is_not_taken_for_a_lost_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Hook(monkeypatch, "before", "fail", lambda: scene.proxy.forget(down=True))
+
+    @scene.worker.handler("default", timeout=LEASE)
+    async def handle(_: pgq.Job) -> None:
+        raise pgq.GiveUp("no")
+
+    async def dead() -> bool:
+        query = "select count(*) from pgq_jobs where state = 'dead'"
+        return bool(await scene.observer.fetchval(query) == 3)
+
+    async with running(scene.worker):
+        await scene.queue.enqueue_many(range(3))
+        await until(dead, 30)
+    assert "trying again" in caplog.text
+    assert "lost the lease" not in caplog.text
 
 
 def polling(scene: Scene) -> pgq.Worker:

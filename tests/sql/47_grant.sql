@@ -138,7 +138,7 @@ insert into call values
     ('pgq_heartbeat(array[{held}], array[{token}])'),
     ('pgq_fail({held}, {token}, ''no'')'),
     ('pgq_fail({held}, {token}, ''no'', cancel => true)'), ('pgq_release({held}, {token})'),
-    ('pgq_release_unheld(''w'', ''{}'')'),
+    ('pgq_release_unheld(''w'', ''{}'')'), ('pgq_outcome({held}, {token})'),
     ('pgq_reclaim({queue})'), ('pgq_reclaim()'), ('pgq_pause({queue})'), ('pgq_resume({queue})'),
     ('pgq_unblock({queue}, ''g'')'), ('pgq_drop_queue({queue}, true)'),
     ('pgq_configure_queue({queue}, 5)'), ('pgq_create_queue({queue})'),

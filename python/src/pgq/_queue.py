@@ -24,6 +24,7 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
+    ReceiptState,
     Token,
     receipt_of,
 )
@@ -432,6 +433,24 @@ class Queue:
             The ids of the jobs; their attempts do not count.
         """
         return await self._column(connection, _sql.RELEASE_UNHELD, worker, list(tokens), pid)
+
+    async def outcome(
+        self, receipt: AnyReceipt, *, connection: Connection | None = None
+    ) -> ReceiptState | None:
+        """Tell what became of a receipt, for whoever has lost the answer to a call with it.
+
+        Args:
+            receipt: the job, or its (id, token).
+
+        Returns:
+            How the job ended with it, that it is still good ("active"), or that the job goes on or
+            has ended without it ("lost"): it was given back or failed with it, or its lease was
+            lost. None if nothing is kept of the job.
+        """
+        value: ReceiptState | None = await self._value(
+            connection, _sql.OUTCOME, *receipt_of(receipt)
+        )
+        return value
 
     async def reclaim(
         self,

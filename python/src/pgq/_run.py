@@ -708,8 +708,18 @@ class Run:
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 
-    def _settled(self, job: Job[Any], accepted: bool) -> None:
+    def _settled(self, job: Job[Any], accepted: bool | None) -> None:
         held = self._held[job.token]
+        if accepted is None:
+            log.info(
+                "the answer to the outcome of %s was lost, and it was refused when it was sent "
+                "again: the first call may have written it, or the lease was lost before",
+                held,
+                extra=about(job),
+            )
+            self._lost_tokens.add(job.token)
+            self._forget(held)
+            return
         if not accepted:
             self._report_lost(held, "its outcome was refused")
             return
