@@ -36,6 +36,7 @@ from pgq._models import (
     OnDuplicate,
     Privilege,
     Receipt,
+    ReceiptState,
     Token,
     Unreadable,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "Receipt",
+    "ReceiptState",
     "Retry",
     "SerializationFailure",
     "Settled",

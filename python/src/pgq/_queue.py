@@ -25,6 +25,8 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
+    ReceiptState,
+    Token,
     receipt_of,
 )
 from pgq._rows import Loads, jobs_of, read_json
@@ -415,6 +417,48 @@ class Queue:
             False if the lease is lost.
         """
         value: bool = await self._value(connection, _sql.RELEASE, *receipt_of(receipt), delay)
+        return value
+
+    async def release_unheld(
+        self,
+        worker: str,
+        tokens: Iterable[Token],
+        pid: int | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Give back what is leased to a worker, of whichever queue, that it does not hold.
+
+        For a worker that may have lost the answer to a claim, and for whoever outlives one. A
+        claim that is still under way is not seen: call it once more.
+
+        Args:
+            worker: its name.
+            tokens: of all jobs that it has begun and not ended.
+            pid: only what the server's process of that number has claimed, where several workers
+                share a name.
+
+        Returns:
+            The ids of the jobs; their attempts do not count.
+        """
+        return await self._column(connection, _sql.RELEASE_UNHELD, worker, list(tokens), pid)
+
+    async def outcome(
+        self, receipt: AnyReceipt, *, connection: Connection | None = None
+    ) -> ReceiptState | None:
+        """Tell what became of a receipt, for whoever has lost the answer to a call with it.
+
+        Args:
+            receipt: the job, or its (id, token).
+
+        Returns:
+            How the job ended with it, that it is still good ("active"), or that the job goes on or
+            has ended without it ("lost"): it was given back or failed with it, or its lease was
+            lost. None if nothing is kept of the job.
+        """
+        value: ReceiptState | None = await self._value(
+            connection, _sql.OUTCOME, *receipt_of(receipt)
+        )
         return value
 
     async def reclaim(

@@ -104,6 +104,13 @@ FAIL = """
 RELEASE = """
     select @pgq_release(id => $1::bigint, token => $2::bigint, delay => $3::interval)"""
 
+RELEASE_UNHELD = """
+    select id from @pgq_release_unheld(
+        worker => $1::text, tokens => $2::bigint[], pid => $3::integer) as id"""
+
+OUTCOME = """
+    select @pgq_outcome(id => $1::bigint, token => $2::bigint)"""
+
 RECLAIM = """
     select id from @pgq_reclaim(queue => $1::text, max => $2::integer) as id"""
 
