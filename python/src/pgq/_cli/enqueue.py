@@ -133,7 +133,8 @@ async def _enqueue_lines(
                 await queue.enqueue_many(texts, run_at=run_at, group_keys=keys, **options)
             except SERVER_ERRORS as exc:
                 failure = explain(exc)
-                least = "" if isinstance(exc, (Error, asyncpg.PostgresError)) else "at least "
+                is_answer = isinstance(exc, (Error, asyncpg.PostgresError))
+                least = "" if is_answer and not isinstance(exc, OSError) else "at least "
                 told = f"{failure.message} ({least}{output.jobs_are(done)} added)"
                 raise type(failure)(told) from exc
             done += len(texts)
