@@ -13,10 +13,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import bootstrap
-from pgserver import Server, find_account, find_free_port
+from pgserver import PATIENCE, Server, find_account, find_free_port
 
 CONFIGURATION = Path(__file__).with_name("pgbouncer.ini")
-PATIENCE = 10.0
 
 
 def can_prepare() -> bool:

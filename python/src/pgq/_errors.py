@@ -104,7 +104,7 @@ class NotSupported(Error):
 
 
 class WrongTransaction(Error):
-    """The call is not possible in a transaction of this isolation level."""
+    """The call is not possible at this isolation level, or needs an open transaction."""
 
 
 class ConnectionLost(Error, ConnectionError):

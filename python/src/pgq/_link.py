@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -224,7 +223,7 @@ async def answered(connection: Connection, call: Awaitable[T], seconds: float) -
     """Return what a call returns; end its connection if that takes longer."""
     try:
         return await _within(call, seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         await end(connection)
         raise
 
@@ -239,7 +238,7 @@ async def _within(call: Awaitable[T], seconds: float) -> T:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
-    before = _cancellations(task)
+    before = task.cancelling()
     is_over = False
     error: BaseException | None = None
 
@@ -260,18 +259,11 @@ async def _within(call: Awaitable[T], seconds: float) -> T:
     finally:
         for timer in timers:
             timer.cancel()
-        if is_over and sys.version_info >= (3, 11):
+        if is_over:
             task.uncancel()
         # Others may have cancelled the task as well.
-        if is_over and error is not None and _cancellations(task) == before:
-            raise asyncio.TimeoutError from error
-
-
-def _cancellations(task: asyncio.Task[Any]) -> int:
-    """Return how often a task was cancelled; Python 3.10 does not know."""
-    if sys.version_info >= (3, 11):
-        return task.cancelling()
-    return 0
+        if is_over and error is not None and task.cancelling() == before:
+            raise TimeoutError from error
 
 
 async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, seconds: float) -> None:
@@ -305,8 +297,7 @@ def is_silent(exc: BaseException) -> bool:
     return isinstance(
         exc,
         (
-            OSError,
-            asyncio.TimeoutError,
+            OSError,  # a TimeoutError, too
             asyncpg.InternalClientError,
             asyncpg.PostgresConnectionError,
         ),

@@ -53,7 +53,7 @@ async def prove(connection: asyncpg.Connection[Any], notify: Notify, seconds: fl
     await notify(channel)
     try:
         await asyncio.wait_for(heard.wait(), seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         # If the connection is dead, this raises what says so.
         await asyncio.wait_for(connection.execute("select"), seconds)
         raise DeafError("a notification did not arrive") from None
@@ -114,7 +114,7 @@ class Listener:
         if self._listening:  # it is told when that ends
             await woken.wait()
         else:
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), self._poll_seconds * jitter)
         self._idle.discard(name)
 
@@ -197,7 +197,7 @@ class Listener:
             seconds = None
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             if seconds is not None and seconds >= _NAP_SECONDS:
                 # A queue that was made again has another channel.
                 await self._subscribe(connection)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pgq._cli import output, sql
 from pgq._cli.base import Client, connect, settings
 from pgq._cli.errors import Failure
-from pgq._cli.extension import FILES_HINT, SKYTOOLS, Extension
+from pgq._cli.extension import FILES_HINT, Extension
 from pgq._listen import DeafError, prove
 from pgq._sql import NOTIFY
 from pgq._version import PACKAGE, is_supported, remedy
@@ -82,9 +82,8 @@ async def check_server(case: Case) -> AsyncGenerator[Finding]:
 async def check_extension(case: Case) -> AsyncGenerator[Finding]:
     """The extension is there, of the server's version and of one that fits this package."""
     found = case.extension
-    if found.is_skytools:
-        advice = "Use another database, or another server if the files are not pgq's"
-        yield Finding("extension", "problem", SKYTOOLS, advice)
+    if found.problem is not None:
+        yield Finding("extension", "problem", *found.problem)
         return
     if found.installed is None:
         yield Finding("extension", "problem", "it is not installed in this database", "pgq install")
@@ -95,7 +94,7 @@ async def check_extension(case: Case) -> AsyncGenerator[Finding]:
     elif found.available is None:
         yield Finding("extension", "warning", f"{what}; the server has no files of it", FILES_HINT)
     else:
-        what = f"{what}; at hand is {found.available}"
+        what = f"{what}; version {found.available} is available"
         yield Finding("extension", "warning", what, "pgq upgrade")
     if not is_supported(found.installed):
         what = f"this is {PACKAGE}, which is not for {found.installed}"

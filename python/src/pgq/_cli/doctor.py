@@ -64,7 +64,7 @@ async def _examine(limits: Limits) -> list[Finding]:
             extra = await extension.look(client)
             case = Case(client, extra, limits)
             found = [finding for check in EVERYWHERE for finding in await _run(check, case)]
-            if extra.installed is not None and not extra.is_skytools:
+            if extra.installed is not None:
                 found += [finding for check in INSTALLED for finding in await _run(check, case)]
             return found
     except (Failure, *SERVER_ERRORS) as exc:
