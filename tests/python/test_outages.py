@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -156,6 +157,12 @@ async def test_a_server_that_is_away_costs_two_lines_and_is_tried_once_a_second(
     assert len(told) == 2, caplog.text
 
 
+async def sleeps(connection: Connection) -> bool:
+    """Tell whether a worker sleeps until it is notified."""
+    query = "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 2)"
+    return bool(await connection.fetchval(query))
+
+
 async def test_a_worker_of_many_queues_connects_no_more_often_than_one_of_one(
     dsn: Dsn, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,7 +176,7 @@ async def test_a_worker_of_many_queues_connects_no_more_often_than_one_of_one(
                 async def handle(_: pgq.Job) -> None: ...
 
             async with running(worker):
-                await logged(caplog, "has started")
+                await until(partial(sleeps, connection))
                 proxy.refuse()
 
                 def tries(text: str) -> int:
@@ -182,6 +189,7 @@ async def test_a_worker_of_many_queues_connects_no_more_often_than_one_of_one(
                 # Those that were at work as it began, and no more than twice as many as of one.
                 assert tries("a call to the server failed") <= 20 + 2 * tries("cannot listen")
                 proxy.accept()
+                await logged(caplog, "the server answers again after", "the worker listens again")
             proxy.cut()
 
 

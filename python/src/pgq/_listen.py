@@ -7,16 +7,18 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
+from pgq import _sql
 from pgq._errors import NotInstalled, NotPermitted
 from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._link import Outage, backoff
 from pgq._log import log, trouble
-from pgq._queue import Queue
+from pgq._queue import DEFAULT_TIMEOUT, Queue
 
 Notify: TypeAlias = Callable[[str], Awaitable[object]]  # sends a notification to a channel
 
@@ -90,6 +92,7 @@ class Listener:
         self._woken: dict[str, asyncio.Event] = {}
         self._idle: set[str] = set()
         self._channels: dict[str, str] = {}
+        self._max_wait = DEFAULT_TIMEOUT
         self._changed = asyncio.Event()
         self._listening = False
         self._listened = False
@@ -168,6 +171,9 @@ class Listener:
             connection.add_termination_listener(self._terminated)
             # Before anything is left in a session that may be shared with others.
             await prove(connection, self._notify, self._call_seconds)
+            prepares = await self._soon(connection.fetchval(_sql.PREPARES))
+            # COMMIT PREPARED notifies nobody.
+            self._max_wait = timedelta(seconds=1) if prepares else DEFAULT_TIMEOUT
             self._channels.clear()
             await self._subscribe(connection)
             self._listening = self._listened = True
@@ -187,7 +193,8 @@ class Listener:
         seconds = None
         if self._idle:
             idle = sorted(self._idle)
-            wait = await self._soon(self._queue.wait(idle, connection=connection))
+            call = self._queue.wait(idle, max_wait=self._max_wait, connection=connection)
+            wait = await self._soon(call)
             seconds = wait.total_seconds()
             if seconds <= 0:
                 self.wake(idle)
