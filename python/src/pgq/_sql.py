@@ -183,6 +183,7 @@ UNWATCH = "select @pgq_unwatch(relation => $1::text::regclass, queue => $2::text
 CHANNEL = "select @pgq_channel(queue => $1::text)"
 WAIT = "select @pgq_wait(queues => $1::text[], max_wait => $2::interval)"
 WAKE = "select @pgq_wake()"
+PREPARES = "select current_setting('max_prepared_transactions') <> '0'"
 NOTIFY = "select pg_notify($1::text, '')"
 MAINTAIN = "select @pgq_maintain()"
 QUEUES = """
