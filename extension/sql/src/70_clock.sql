@@ -54,7 +54,8 @@ begin
            set claimed_at = case when j.claimed_at > p_now then p_now else j.claimed_at end,
                run_at = o.run_at,
                lease_expires_at = case when j.token is null then j.lease_expires_at
-                                  else least(j.lease_expires_at, p_now + abs(j.lease_ms) * v_ms) end,
+                                  else least(j.lease_expires_at, p_now + abs(j.lease_ms) * v_ms)
+                                  end,
                due = case when j.slot < 4 or j.due is null then j.due
                           else pgq._us(greatest(o.run_at, p_now)) + j.id {spread} end
           from late o
