@@ -236,7 +236,7 @@ async def counts(session: Connection, query: str) -> list[tuple[str, int]]:
 
 
 # What is unlike for a value that another tenant has, and one that nobody has.
-SECRETS = {
+SECRETS: dict[str, dict[str, str | int]] = {
     "pgq_queue_settings": {"name": "calm", "description": "secret", "max_attempts": 17},
     "pgq_schedules": {"name": "nightly", "queue": "calm", "cron": "1 2 3 4 5", "priority": 17},
     "pgq_privileges": {"queue": "calm", "role": "calm_{}"},
@@ -363,3 +363,18 @@ async def test_the_worker_that_an_older_version_stored_does_not_grow_errors(
     await stop_clock(a, datetime.now(timezone.utc) + timedelta(minutes=2))
     await tick_in(calm, a)
     assert await a.fetchval("select max(length(last_error)) from pgq.archive") < 300
+
+
+async def test_a_payload_that_an_older_version_stored_and_nobody_can_read_is_failed(
+    a: Connection, mean: Connection
+) -> None:
+    """As docs/operations.md says: its text would have more than 1 GB."""
+    first, second = [row[0] for row in await mean.fetch("select pgq_enqueue_many('{1,2}', 'mean')")]
+    huge = "(select jsonb_agg(1e131071) from generate_series(1, 9000))"
+    await a.execute(f"update pgq.job set payload = {huge} where id = $1", first)
+    await mean.execute(
+        "select pgq_fail(id, token, 'unreadable', retryable => false)"
+        " from pgq_dequeue(1, queue => 'mean')"
+    )
+    assert await mean.fetchval("select state from pgq_jobs where id = $1", first) == "dead"
+    assert await mean.fetchval("select id from pgq_dequeue(1, queue => 'mean')") == second
