@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -213,7 +213,7 @@ async def test_who_could_dump_the_jobs_is_waited_for_but_not_for_ever(
     assert row["detail"] == f'by "{role}": no slot is emptied until it ends, or for a day'
     assert await a.fetchval("select pgq._is_dumped(interval '0')") is False
     for hours, status in ((2, "warning"), (25, "warning")):
-        await stop_clock(a, datetime.now(timezone.utc) + timedelta(hours=hours))
+        await stop_clock(a, datetime.now(UTC) + timedelta(hours=hours))
         (row,) = await a.fetch("select * from pgq_health where subject = 'dump'")
         assert row["status"] == status
     assert row["detail"].endswith("for more than a day, it is not waited for any more")
@@ -236,7 +236,7 @@ async def counts(session: Connection, query: str) -> list[tuple[str, int]]:
 
 
 # What is unlike for a value that another tenant has, and one that nobody has.
-SECRETS: dict[str, dict[str, str | int]] = {
+SECRETS: dict[str, dict[str, Any]] = {
     "pgq_queue_settings": {"name": "calm", "description": "secret", "max_attempts": 17},
     "pgq_schedules": {"name": "nightly", "queue": "calm", "cron": "1 2 3 4 5", "priority": 17},
     "pgq_privileges": {"queue": "calm", "role": "calm_{}"},

@@ -197,7 +197,7 @@ comment on function
         bigint[], text
     ) is
 'Adds one job per payload, with the same settings, and returns their ids in the order of the '
-'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null element, 22023 for keys '
-'that are not as many as the payloads. Of payloads with the same dedupe key the first is added, '
-'with ''replace'' the last. Nothing is added if one is bad. 40P01, rarely, with ''replace'' beside '
-'pgq_cancel_all: run it again.';
+'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null payload, 22023 for keys '
+'that are not as many as the payloads. A null key: none for that job. Of payloads with the same '
+'dedupe key the first is added, with ''replace'' the last. Nothing is added if one is bad. 40P01, '
+'rarely, with ''replace'' beside pgq_cancel_all: run it again.';

@@ -104,7 +104,7 @@ exception
         return query
         select q.name, j.worker, count(*), count(*) filter (where j.lease_expires_at <= v_now),
                min(j.claimed_at),
-               least(v_now, max(j.lease_expires_at - j.lease_ms * interval '1 millisecond')),
+               least(v_now, max(j.lease_expires_at - abs(j.lease_ms) * interval '1 millisecond')),
                min(j.lease_expires_at), j.pid,
                case when not pg_is_in_recovery()
                     then a.pid is null or a.backend_start > min(j.claimed_at) end
@@ -185,7 +185,8 @@ j.id, j.token, q.name as queue, l.priority::integer as priority,
        j.attempt::integer as attempt, coalesce(j.max_attempts, q.max_attempts) as max_attempts,
        j.payload, j.headers, {hidden} j.group_key::text end as group_key,
        {hidden} j.dedupe_key::text end as dedupe_key, {hidden} j.worker end as worker,
-       j.enqueued_at, coalesce(j.run_at, j.enqueued_at) as run_at, j.claimed_at,
+       j.enqueued_at, coalesce(j.run_at, j.enqueued_at) as run_at,
+       case when j.token is not null then j.claimed_at end as claimed_at,
        nullif(j.lease_expires_at, 'infinity') as lease_expires_at,
        {hidden} j.last_error end as last_error,
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
@@ -206,8 +207,7 @@ create view @extschema@.pgq_jobs with (security_barrier) as
 select u.*
   from (
            select {live_job}
-             from pgq.queue q
-             join pgq.lane l on l.queue_id = q.id
+             from pgq.queue q join pgq.lane l on l.queue_id = q.id
              join pgq.job j on j.lane = l.id
             where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id)
             union all
