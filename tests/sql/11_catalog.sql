@@ -157,7 +157,7 @@ select case when exists (select from pg_extension e where e.extname = 'pgq') the
           'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
           'next_tick', 'last_tick', 'put_off', 'crowded', 'empty_4', 'empty_5',
           'xid_recent', 'xid_old', 'xid_shifted', 'home', 'admission', 'admission_seen',
-          'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
+          'skipped', 'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
     'pg_dump carries along all tables and sequences, but for these')
 else pass('pg_dump carries along all, where pgq is no extension') end;
 

@@ -4,7 +4,8 @@
  * claim position are counted; claims that return jobs put maintenance off, and say where others
  * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
  * travels with its events; pgq.awaited tells whether a job may be marked, which nobody knows
- * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already.
+ * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already;
+ * pgq.skipped is what maintenance leaves out.
  */
 
 create sequence pgq.home;
@@ -20,6 +21,15 @@ select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
 select setval('pgq.awaited', 1);
 select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
+create table pgq.skipped (
+    kind text not null,
+    key text not null,
+    lane integer,
+    at timestamptz not null,
+    error text not null,
+    constraint skipped_kind_check check (kind in ('job', 'group', 'schedule'))
+);
+alter table pgq.skipped replica identity full;
 comment on column pgq.job.lease_ms is
 'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
 'Without a lease 0: the last one was lost; -1: that and the one before it';

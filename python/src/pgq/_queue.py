@@ -234,7 +234,7 @@ class Queue:
             batch: the most jobs to claim.
             timeout: the lease: a job not settled or renewed in that time may be claimed again.
             queues: claim from these instead of this queue, the first ones first.
-            worker: a name for the claimer, to be seen by operators.
+            worker: a name for the claimer, to be seen by operators; at most 200 characters.
             durable: False does not wait until the claim is on disk (PostgreSQL 14 always does). A
                 crash of the server within a second may then undo it: the job can be claimed
                 again, and that attempt is not counted.
@@ -358,7 +358,7 @@ class Queue:
             receipts: jobs, or their (id, token) pairs; may be empty.
             batch: the most jobs to claim.
             timeout: the lease, as in `dequeue`.
-            worker: a name for the claimer, to be seen by operators.
+            worker: a name for the claimer, to be seen by operators; at most 200 characters.
 
         Returns:
             The claimed jobs, highest priority first, then oldest first.
@@ -511,7 +511,7 @@ class Queue:
         Args:
             job_id: the job.
             timeout: the lease, as in `dequeue`.
-            worker: a name for the claimer.
+            worker: a name for the claimer; at most 200 characters.
 
         Returns:
             The claimed job.
