@@ -190,7 +190,12 @@ declare
 begin
     perform pgq._check_not_null('force', force is null),
             pgq._check_batch('max', coalesce(max, 1));
-    -- One by one what is active, or locked: these calls wait.
+    -- Waits, in the lock order, so that none is passed by which an enqueue is about to replace.
+    perform
+       from pgq.job j
+      where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
+        and j.token is null
+      order by j.slot, j.lane, j.id limit max for update;
     v_count := pgq._end_live(v_queue_id, '{ready,scheduled,waiting}', max, true);
     for v_id in
         select j.id from pgq.job j
