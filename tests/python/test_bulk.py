@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 import asyncpg
 import pytest
 
-from .sessions import Connection, Dsn, dequeue, enqueue, sessions, started, until, waiting, within
+from .sessions import (
+    Connection,
+    Dsn,
+    dequeue,
+    enqueue,
+    pages,
+    sessions,
+    started,
+    until,
+    waiting,
+    within,
+)
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 JOBS = 2000
@@ -23,15 +33,6 @@ KEYED = """
         on_duplicate => 'replace'
     )
 """
-
-
-async def pages(connection: Connection, call: str) -> int:
-    """Return how many pages a call looks at."""
-    (explained,) = json.loads(
-        await connection.fetchval(f"explain (analyze, buffers, timing off, format json) {call}")
-    )
-    plan = explained["Plan"]
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
 async def settle_by_hundreds(connection: Connection) -> int:
