@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ NAMES = ["emails", "Q\"uo'te $1 %s", "Ünï \U0001f99c", "x" * 200]
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 async def test_job_has_the_columns_of_the_claim(queue: pgq.Queue) -> None:
@@ -267,6 +267,33 @@ async def test_a_job_of_the_future_is_not_claimed(queue: pgq.Queue) -> None:
     await queue.enqueue("later", run_at=now() + timedelta(hours=1))
     await queue.enqueue("past", run_at=now() - timedelta(hours=1))
     assert [job.payload for job in await queue.dequeue(10)] == ["past"]
+
+
+async def test_a_delay_counts_from_now_by_the_clock_of_the_server(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    @pgq.task("default")
+    async def handle(_: pgq.Job[int]) -> None: ...
+
+    async with pool.acquire() as connection, connection.transaction():
+        before = await connection.fetchval("select clock_timestamp()")
+        hour = timedelta(hours=1)
+        ids = [await queue.enqueue(1, delay=hour, connection=connection)]
+        ids += await queue.enqueue_many([2, 3], delay=hour, connection=connection)
+        ids.append((await handle.enqueue(4, delay=hour, connection=connection)).id)
+        after = await connection.fetchval("select clock_timestamp()")
+    jobs = [await queue.get(job_id) for job_id in ids]
+    assert all(job is not None and before + hour <= job.run_at <= after + hour for job in jobs)
+    await queue.enqueue("now", delay=timedelta(0))
+    assert [job.payload for job in await queue.dequeue(10)] == ["now"]
+
+
+async def test_a_delay_beside_a_time_or_below_zero_is_refused(queue: pgq.Queue) -> None:
+    with pytest.raises(pgq.InvalidArgument, match="run_at and delay are both given"):
+        await queue.enqueue(1, run_at=now(), delay=timedelta(hours=1))
+    with pytest.raises(pgq.InvalidArgument, match="delay must not be negative"):
+        await queue.enqueue_many([1], delay=timedelta(microseconds=-1))
+    assert await queue.dequeue(10) == []
 
 
 async def test_a_naive_time_is_refused(queue: pgq.Queue) -> None:
@@ -683,7 +710,7 @@ async def test_times_are_datetimes_whatever_the_connection_makes_of_them(
     finally:
         await connection.close()
     assert ahead is not None
-    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=timezone.utc)
+    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=UTC)
     assert (ahead.claimed_at, ahead.expires_at) == (None, None)
     assert [job.payload for job in jobs] == [2]
     for job in jobs:

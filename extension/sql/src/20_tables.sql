@@ -151,7 +151,9 @@ comment on column pgq.job.claimed_at is
 'of a job that has come back, and is not to run at a time that somebody asked for: when it came';
 comment on column pgq.job.pid is 'the backend that claimed it';
 comment on column pgq.job.is_awaited is 'true: jobs of pgq.dependency wait for it';
-comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
+comment on column pgq.job.lease_ms is
+'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
+'Without a lease 0: the last one was lost; -1: that and the one before it';
 
 --@ each slot
 create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (

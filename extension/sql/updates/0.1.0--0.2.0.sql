@@ -20,6 +20,9 @@ select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
 select setval('pgq.awaited', 1);
 select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
+comment on column pgq.job.lease_ms is
+'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
+'Without a lease 0: the last one was lost; -1: that and the one before it';
 --@ functions
 --@ lock pgq.queue, pgq.gate, pgq.chore, pgq.group_event_0, pgq.group_event_1
 alter table pgq.queue add column description text;
