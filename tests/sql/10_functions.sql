@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(51);
+select plan(53);
 \ir support/member.psql
 
 create temp table expected (declaration text, returns text);
@@ -44,6 +44,9 @@ insert into expected values
  'retry_in interval DEFAULT NULL::interval, retryable boolean DEFAULT true, '
  'cancel boolean DEFAULT false)', 'text'),
 ('pgq_release(id bigint, token bigint, delay interval DEFAULT ''00:00:00''::interval)', 'boolean'),
+('pgq_release_unheld(worker text, tokens bigint[], pid integer DEFAULT NULL::integer)',
+ 'SETOF bigint'),
+('pgq_outcome(id bigint, token bigint)', 'text'),
 ('pgq_reclaim(queue text DEFAULT NULL::text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_pop(batch integer DEFAULT 1, queue text DEFAULT ''default''::text)', 'SETOF pgq_job'),
 ('pgq_claim(id bigint, timeout interval DEFAULT ''00:00:30''::interval, '

@@ -104,6 +104,13 @@ FAIL = """
 RELEASE = """
     select @pgq_release(id => $1::bigint, token => $2::bigint, delay => $3::interval)"""
 
+RELEASE_UNHELD = """
+    select id from @pgq_release_unheld(
+        worker => $1::text, tokens => $2::bigint[], pid => $3::integer) as id"""
+
+OUTCOME = """
+    select @pgq_outcome(id => $1::bigint, token => $2::bigint)"""
+
 RECLAIM = """
     select id from @pgq_reclaim(queue => $1::text, max => $2::integer) as id"""
 
@@ -178,6 +185,7 @@ UNWATCH = "select @pgq_unwatch(relation => $1::text::regclass, queue => $2::text
 CHANNEL = "select @pgq_channel(queue => $1::text)"
 WAIT = "select @pgq_wait(queues => $1::text[], max_wait => $2::interval)"
 WAKE = "select @pgq_wake()"
+PREPARES = "select current_setting('max_prepared_transactions') <> '0'"
 NOTIFY = "select pg_notify($1::text, '')"
 MAINTAIN = "select @pgq_maintain()"
 QUEUES = """
