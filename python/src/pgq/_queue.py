@@ -688,6 +688,7 @@ class Queue:
     async def purge(
         self,
         states: Sequence[JobState] = ("ready", "scheduled", "waiting"),
+        max: int | None = None,  # noqa: A002 the function's own argument name
         *,
         connection: Connection | None = None,
     ) -> int:
@@ -695,11 +696,12 @@ class Queue:
 
         Args:
             states: "dead", "completed" and "cancelled" may be named too; active jobs never go.
+            max: the most jobs; None for all.
 
         Returns:
             How many were deleted.
         """
-        value: int = await self._value(connection, _sql.PURGE, self.name, states)
+        value: int = await self._value(connection, _sql.PURGE, self.name, states, max)
         return value
 
     async def get(self, job_id: int, *, connection: Connection | None = None) -> JobSnapshot | None:
@@ -737,9 +739,23 @@ class Queue:
         value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
         return value
 
-    async def cancel_all(self, *, force: bool = False, connection: Connection | None = None) -> int:
-        """Cancel all live jobs of the queue, as `cancel` does, and return how many it were."""
-        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force)
+    async def cancel_all(
+        self,
+        *,
+        force: bool = False,
+        max: int | None = None,  # noqa: A002 the function's own argument name
+        connection: Connection | None = None,
+    ) -> int:
+        """Cancel all live jobs of the queue, as `cancel` does.
+
+        Args:
+            force: as in `cancel`.
+            max: the most jobs; None for all.
+
+        Returns:
+            How many were cancelled.
+        """
+        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force, max)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:
