@@ -91,9 +91,11 @@ begin
     select r.parked[cardinality(r.parked)] into p_job.slot
       from pgq.ring r order by r.gen desc limit 1;
     p_job.run_at := p_run_at;
+    -- Null if somebody has asked for that time.
+    p_job.claimed_at := case when p_job.token is not null or p_run_at <= pgq._now()
+                             then pgq._now() end;
     p_job.due := pgq._us(greatest(p_run_at, pgq._open_slot(p_job.slot))) + p_job.id {spread};
     p_job.token := null;
-    p_job.claimed_at := null;
     p_job.lease_expires_at := null;
     -- The marks of pgq._reclaim stay.
     if p_job.lease_ms not between -1 and 0 then

@@ -39,7 +39,7 @@ begin
     if p_job.lease_expires_at > v_now then
         perform pgq._raise_held(
             p_job.id,
-            format('It is leased%s until %s.', ' to "' || p_job.worker || '"',
+            format('It is leased%s until %s.', ' to "' || left(p_job.worker, 200) || '"',
                    p_job.lease_expires_at)
         );
     end if;
@@ -88,6 +88,7 @@ declare
     v_result @extschema@.pgq_job;
 begin
     perform pgq._check_not_null('id', id is null);
+    perform pgq._check_length('worker', worker, 200);
     v_lease_ms := pgq._lease_ms(timeout);
     perform pgq._check_not_null('timeout', timeout is null);
     perform pgq._wants_tick(v_lease_ms);

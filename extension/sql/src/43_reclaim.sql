@@ -29,7 +29,7 @@ begin
             perform pgq._put_back(
                 v_job, case when v_job.lease_ms = 0 then interval '0' end,
                 format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
-                       v_job.attempt, coalesce(v_job.worker, 'unnamed')),
+                       v_job.attempt, coalesce(left(v_job.worker, 200), 'unnamed')),
                 true
             );
             v_left := v_left - 1;
