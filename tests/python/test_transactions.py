@@ -251,7 +251,7 @@ async def test_a_forced_drop_leaves_no_row_of_a_job_that_was_being_given_back(
     (job,) = await b.fetch("select id, token from pgq_dequeue(1, '1 h', 'other')")
     await a.execute("begin")
     await a.fetchval(f"select {call.format('$1, $2')}", job["id"], job["token"])
-    assert await within(b.fetchval("select pgq_drop_queue('other', true)")) is not None
+    await within(b.execute("select pgq_drop_queue('other', true)"))
     await a.execute("commit")
     await maintain(b, 2)
     assert await b.fetchval("select count(*) from pgq.job") == 0
