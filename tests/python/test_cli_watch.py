@@ -27,10 +27,10 @@ import pytest
 from pgq._cli import exporter
 from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
-from pgserver import Server
+from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
 
-from .cli_session import PATIENCE, SCRIPT, Cli, Running, running, variables
+from .cli_session import SCRIPT, Cli, Running, running, variables
 from .sessions import Connection, enqueue
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
@@ -389,7 +389,7 @@ async def test_a_scrape_does_not_wait_for_ever_behind_others(
     async def read(_: Settings) -> None:
         begun.set()
         await asyncio.to_thread(ended.wait, PATIENCE)
-        raise asyncio.TimeoutError
+        raise TimeoutError
 
     monkeypatch.setattr("pgq._cli.exporter._read", read)
     monkeypatch.setattr("pgq._cli.exporter._CALL_SECONDS", 0.05)

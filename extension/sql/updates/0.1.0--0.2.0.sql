@@ -34,14 +34,18 @@ create table pgq.errand (
     role oid
 );
 alter table pgq.errand replica identity full;
+comment on column pgq.job.lease_ms is
+'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
+'Without a lease 0: the last one was lost; -1: that and the one before it';
 --@ functions
---@ lock pgq.queue, pgq.chore, pgq.group_event_0, pgq.group_event_1
+--@ lock pgq.queue, pgq.gate, pgq.chore, pgq.group_event_0, pgq.group_event_1
 alter table pgq.queue add column description text;
 alter table pgq.queue add column first_job bigint not null default 0;
 alter table pgq.chore add column round smallint, add column written bigint;
 create constraint trigger dropped_at_commit after insert on pgq.dropped
     deferrable initially deferred
     for each row execute function pgq._check_dropped();
+alter table pgq.gate add column clock_was timestamptz, add column set_back_at timestamptz;
 alter table pgq.queue add column is_serial boolean not null default false;
 alter table pgq.group_event_0
     add column noted smallint, add column lane integer, add column group_ids bigint[],

@@ -126,13 +126,13 @@ async def _watch(options: Settings, seconds: float) -> None:
                     while not ended.is_set():
                         live.update(_frame(await _look(client), console), refresh=True)
                         await _pause(ended, seconds)
-            except (Failure, *SERVER_ERRORS) as exc:  # noqa: PERF203 this is a retry
+            except (Failure, *SERVER_ERRORS) as exc:
                 live.update(Text(explain(exc).message, style="red"), refresh=True)
                 await _pause(ended, seconds)
 
 
 async def _pause(ended: asyncio.Event, seconds: float) -> None:
-    with suppress(asyncio.TimeoutError):
+    with suppress(TimeoutError):
         await asyncio.wait_for(ended.wait(), seconds)
 
 
