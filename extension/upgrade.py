@@ -94,7 +94,8 @@ $lock$;
 # Privileges that were granted inside of the script would count as the extension's own, and not be
 # dumped: roles get those on new functions and views at the commit.
 TAIL = """\
-insert into pgq.chore (regrant) values (true);
+insert into pgq.errand (role) select distinct p.role::oid from pgq.privilege p;
+insert into pgq.chore (round) values (-1);
 select set_config('role', current_setting('pgq.updater'), true)
  where current_setting('role') <> current_setting('pgq.updater');
 """

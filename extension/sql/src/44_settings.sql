@@ -149,6 +149,7 @@ begin
     perform pgq._check_not_null('name', name is null);
     v_id := pgq._queue_id(name, 'manage');
     select q.* into v_old from pgq.queue q where q.id = v_id for no key update;
+    perform pgq._raise_unknown_queue(name, 'manage') where not found;  -- dropped meanwhile
     v_new := v_old;
     v_new.max_attempts := coalesce(max_attempts, v_old.max_attempts);
     v_new.backoff_base := coalesce(backoff_base, v_old.backoff_base);
