@@ -3,6 +3,7 @@
  * pgq_complete_and_dequeue, pgq_fail, pgq_release. See pgq._settle.
  */
 
+--@ twice pgq._complete_one
 create function @extschema@.pgq_complete(
     id bigint,
     token bigint,
@@ -45,6 +46,7 @@ begin
     return found;
 end
 $$;
+comment on function pgq._complete_one(bigint, bigint, jsonb) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
@@ -52,6 +54,7 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
 'and SERIALIZABLE.';
 
+--@ twice pgq._complete_many
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[],
@@ -108,6 +111,7 @@ begin
     end if;
 end
 $$;
+comment on function pgq._complete_many(bigint[], bigint[], jsonb[]) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
 comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
@@ -136,12 +140,11 @@ declare
 begin
     if cardinality(ids) = 1 and cardinality(tokens) = 1 and ids[1] is not null
         and tokens[1] is not null
-        -- All arguments: a function of somebody else with two would make it ambiguous.
-        and @extschema@.pgq_complete(ids[1], tokens[1], null::jsonb)
+        and pgq._complete_one(ids[1], tokens[1])
     then
         v_done := ids;
     else
-        v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
+        v_done := array(select c from pgq._complete_many(ids, tokens) c);
     end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
@@ -157,7 +160,7 @@ begin
                       hint = 'pgq_complete completes the others, and tells which.';
         end if;
     end if;
-    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+    return query select d.* from pgq._dequeue(batch, timeout, queue, worker) d;
 end
 $$;
 revoke all on function
