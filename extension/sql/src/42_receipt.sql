@@ -3,6 +3,7 @@
  * pgq_complete_and_dequeue, pgq_fail, pgq_release. See pgq._settle.
  */
 
+--@ twice pgq._complete_one
 create function @extschema@.pgq_complete(
     id bigint,
     token bigint,
@@ -48,6 +49,7 @@ begin
     return found;
 end
 $$;
+comment on function pgq._complete_one(bigint, bigint, jsonb) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
@@ -55,6 +57,7 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
 'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
+--@ twice pgq._complete_many
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[],
@@ -112,6 +115,7 @@ begin
     end if;
 end
 $$;
+comment on function pgq._complete_many(bigint[], bigint[], jsonb[]) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
 comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
@@ -141,12 +145,11 @@ declare
 begin
     if cardinality(ids) = 1 and cardinality(tokens) = 1 and ids[1] is not null
         and tokens[1] is not null
-        -- All arguments: a function of somebody else with two would make it ambiguous.
-        and @extschema@.pgq_complete(ids[1], tokens[1], null::jsonb)
+        and pgq._complete_one(ids[1], tokens[1])
     then
         v_done := ids;
     else
-        v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
+        v_done := array(select c from pgq._complete_many(ids, tokens) c);
     end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
@@ -162,7 +165,7 @@ begin
                       hint = 'pgq_complete completes the others, and tells which.';
         end if;
     end if;
-    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+    return query select d.* from pgq._dequeue(batch, timeout, queue, worker) d;
 end
 $$;
 revoke all on function

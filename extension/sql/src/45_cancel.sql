@@ -22,26 +22,20 @@ $$;
 comment on function pgq._request_cancel(smallint, integer, bigint, bigint) is
 'leaves word for the holder of a lease; false if it has ended meanwhile';
 
-create function @extschema@.pgq_cancel(
-    id bigint,
-    force boolean default false
-)
+create function pgq._cancel(p_id bigint, p_force boolean)
 returns boolean
 language plpgsql
-volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job;
 begin
-    perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
-    if (pgq._find_mine(id, 'manage')).id is null then
+    if (pgq._find_mine(p_id, 'manage')).id is null then
         return false;
     end if;
     loop
-        v_job := pgq._find_and_lock(id, force);
-        exit when v_job.id is null or v_job.token is null or force;
+        v_job := pgq._find_and_lock(p_id, p_force);
+        exit when v_job.id is null or v_job.token is null or p_force;
         if pgq._request_cancel(v_job.slot, v_job.lane, v_job.id, v_job.token) then
             return false;
         end if;
@@ -52,6 +46,23 @@ begin
     v_job := pgq._remove(v_job.slot, v_job.lane, v_job.id);
     perform pgq._keep(array[v_job], 'cancelled', null), pgq._note_ended(array[v_job]);
     return true;
+end
+$$;
+comment on function pgq._cancel(bigint, boolean) is 'see pgq_cancel';
+
+create function @extschema@.pgq_cancel(
+    id bigint,
+    force boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
+    return pgq._cancel(id, force);
 end
 $$;
 revoke all on function @extschema@.pgq_cancel(bigint, boolean) from public;
@@ -83,7 +94,7 @@ begin
     loop
         v_id := (pgq._live_keys(v_queue_id, array[dedupe_key]))[1];
         exit when v_id is null or v_id is not distinct from v_last;
-        if @extschema@.pgq_cancel(v_id, force) then
+        if pgq._cancel(v_id, force) then
             return true;
         end if;
         v_last := v_id;
@@ -203,7 +214,7 @@ begin
          order by j.slot, j.lane, j.id
     loop
         exit when v_count = max;
-        if @extschema@.pgq_cancel(v_id, force) then
+        if pgq._cancel(v_id, force) then
             v_count := v_count + 1;
         end if;
     end loop;
