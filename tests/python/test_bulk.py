@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 import asyncpg
@@ -111,7 +111,7 @@ async def lock(holder: Connection, *job_ids: int) -> None:
 
 
 async def cross(
-    connections: tuple[Connection, ...],
+    connections: Sequence[Connection],
     ids: list[int],
     cancel: str,
     other: Coroutine[Any, Any, Any],

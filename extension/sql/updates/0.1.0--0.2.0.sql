@@ -1,11 +1,11 @@
 /*
- * 0.1.0 to 0.2.0: queues have a description and know their first job; dropped queues and errands are
- * left to ticks; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
- * claim position are counted; claims that return jobs put maintenance off, and say where others
- * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
- * travels with its events; pgq.awaited tells whether a job may be marked, which nobody knows
- * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already;
- * pgq.skipped is what maintenance leaves out.
+ * 0.1.0 to 0.2.0: queues have a description and know their first job; dropped queues and
+ * errands are left to ticks; pgq.home tells restored and cloned databases; jobs that a clock
+ * set back has put below a claim position are counted; claims that return jobs put maintenance
+ * off, and say where others were in their way; ticks say which parked slots are empty; what a
+ * transaction notes of groups travels with its events; pgq.awaited tells whether a job may be
+ * marked, which nobody knows here; pgq.group_seed makes ids of groups secret, but not here,
+ * where there are some already; pgq.skipped is what maintenance leaves out.
  */
 
 create sequence pgq.home;

@@ -155,9 +155,7 @@ PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[], max => $3::i
 CANCEL = "select @pgq_cancel(id => $1::bigint, force => $2::boolean)"
 CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
-CANCEL_ALL = (
-    "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
-)
+CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
 GET = (
     _COLUMNS
     + """,
