@@ -5,10 +5,10 @@ adds what the tests and the documentation need, and `bootstrap.py lint` the chec
 `bootstrap.py bench` makes another one for the benchmarks, with the queues that they compare.
 Python packages are installed only if their hashes are those of requirements/. Nothing of the
 machine is changed, nothing is left outside of the project, and root is not needed: on Debian and
-its kin pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl where they are left out,
-are downloaded as packages and unpacked in the cache, with the libraries that the machine lacks.
-Other systems have to have them installed. Whatever is fetched is checked: a program or library that
-misses another one ends the set-up, and the error says what to install.
+its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts of Perl where they are
+left out, are downloaded as packages and unpacked in the cache, with the libraries that the machine
+lacks. Other systems have to have them installed. Whatever is fetched is checked: a program or
+library that misses another one ends the set-up, and the error says what to install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -96,6 +96,7 @@ def main() -> None:
             _fetch_peers()
         if level in ("dev", "lint"):
             _fetch_test_tools()
+            fetch_pgbouncer()
         if level == "clients":
             install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()

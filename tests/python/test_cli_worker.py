@@ -78,6 +78,18 @@ async def coroutine(pool):
     return make(pool)
 
 
+def no_pool():
+    return none
+
+
+class App:
+    # What a web server runs.
+
+    async def __call__(self, scope, receive, send):
+        raise LookupError("no server")
+
+
+app = App()
 none = pgq.Worker()
 number = 1
 """
@@ -164,8 +176,10 @@ NO_WORKERS = {
     "shop": "not module:attribute",
     "nowhere:worker": "No module named 'nowhere'",
     "shop:missing": "has no attribute 'missing'",
-    "shop:number": "neither a pgq.Worker nor a function",
+    "shop:number": "nor a function that takes a pool: its type is int. Name a worker",
     "shop:wait": "neither a pgq.Worker nor a function",
+    "shop:app": "nor a function that takes a pool: its type is App. Name a worker",
+    "shop:no_pool": "neither a pgq.Worker nor a function",
     "shop:wrong": "the function returned 1",
     "shop:coroutine": "a coroutine function: make it a plain function",
     "shop:none": "the worker has no handler",

@@ -109,6 +109,9 @@ async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(queue: pgq.Q
     assert not await queue.complete(job)
     assert await queue.cancel_all() == 0
     assert await queue.cancel_all(force=True) == 1
+    await queue.enqueue_many([5, 6, 7, 8])
+    assert [await queue.cancel_all(max=1), await queue.purge(max=2)] == [1, 2]
+    assert [await queue.cancel_all(max=2), await queue.purge(["cancelled"], 1)] == [1, 1]
 
 
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
@@ -230,6 +233,31 @@ async def test_a_completion_that_is_rolled_back_did_not_happen(
     assert not await queue.complete(job)
 
 
+async def test_jobs_with_and_without_keys_go_in_one_call(queue: pgq.Queue) -> None:
+    live = await queue.enqueue(0, dedupe_key="k")
+    ids = await queue.enqueue_many(
+        [1, 2, 3, 4, 5],
+        dedupe_keys=[None, "k", None, "l", "l"],
+        group_keys=["g", "h", None, None, "g"],
+    )
+    assert (ids[1], ids[4]) == (live, ids[3])
+    jobs = {job.id: job for job in await queue.dequeue(9)}
+    keys = [(jobs[i].payload, jobs[i].dedupe_key, jobs[i].group_key) for i in ids[:4]]
+    assert keys == [(1, None, "g"), (0, "k", None), (3, None, None), (4, "l", None)]
+    assert len(jobs) == 4
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_an_old_snapshot_takes_jobs_without_keys_among_those_with(
+    queue: pgq.Queue, connection: Connection, level: str
+) -> None:
+    await connection.execute(f"begin isolation level {level}")
+    ids = await queue.enqueue_many([1, 2, 3], dedupe_keys=[None, "k", None], connection=connection)
+    await connection.execute("commit")
+    assert len(set(ids)) == 3
+    assert {job.id for job in await queue.dequeue(9)} == set(ids)
+
+
 async def test_enqueue_many_of_nothing_is_nothing(queue: pgq.Queue) -> None:
     assert await queue.enqueue_many([]) == []
     assert await queue.enqueue_many(iter(())) == []
@@ -239,6 +267,33 @@ async def test_a_job_of_the_future_is_not_claimed(queue: pgq.Queue) -> None:
     await queue.enqueue("later", run_at=now() + timedelta(hours=1))
     await queue.enqueue("past", run_at=now() - timedelta(hours=1))
     assert [job.payload for job in await queue.dequeue(10)] == ["past"]
+
+
+async def test_a_delay_counts_from_now_by_the_clock_of_the_server(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    @pgq.task("default")
+    async def handle(_: pgq.Job[int]) -> None: ...
+
+    async with pool.acquire() as connection, connection.transaction():
+        before = await connection.fetchval("select clock_timestamp()")
+        hour = timedelta(hours=1)
+        ids = [await queue.enqueue(1, delay=hour, connection=connection)]
+        ids += await queue.enqueue_many([2, 3], delay=hour, connection=connection)
+        ids.append((await handle.enqueue(4, delay=hour, connection=connection)).id)
+        after = await connection.fetchval("select clock_timestamp()")
+    jobs = [await queue.get(job_id) for job_id in ids]
+    assert all(job is not None and before + hour <= job.run_at <= after + hour for job in jobs)
+    await queue.enqueue("now", delay=timedelta(0))
+    assert [job.payload for job in await queue.dequeue(10)] == ["now"]
+
+
+async def test_a_delay_beside_a_time_or_below_zero_is_refused(queue: pgq.Queue) -> None:
+    with pytest.raises(pgq.InvalidArgument, match="run_at and delay are both given"):
+        await queue.enqueue(1, run_at=now(), delay=timedelta(hours=1))
+    with pytest.raises(pgq.InvalidArgument, match="delay must not be negative"):
+        await queue.enqueue_many([1], delay=timedelta(microseconds=-1))
+    assert await queue.dequeue(10) == []
 
 
 async def test_a_naive_time_is_refused(queue: pgq.Queue) -> None:
@@ -388,6 +443,31 @@ async def test_release_does_not_count_the_attempt(queue: pgq.Queue) -> None:
     assert await queue.dequeue() == []
 
 
+async def test_what_a_worker_does_not_hold_is_released(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    async with pool.acquire() as connection:
+        pid = connection.get_server_pid()
+        await queue.enqueue_many(range(3))
+        held, *lost = await queue.dequeue(3, worker="w", connection=connection)
+        _, token = held.receipt
+        assert await queue.release_unheld("w", [token], pid - 1) == []
+        assert await queue.release_unheld("w", [token], pid) == [job.id for job in lost]
+    assert await queue.release_unheld("w", []) == [held.id]
+    assert [job.attempt for job in await queue.dequeue(3)] == [1, 1, 1]
+
+
+async def test_what_became_of_a_receipt(pool: asyncpg.Pool[Any], queue: pgq.Queue) -> None:
+    await queue.enqueue_many(range(3))
+    done, released, lost = await queue.dequeue(3)
+    assert await queue.outcome(done) == "active"
+    assert await queue.complete(done)
+    assert await queue.release(released, timedelta(hours=1))
+    assert [await queue.outcome(job) for job in (done, released)] == ["completed", "lost"]
+    await pool.execute("delete from pgq.job where id = $1", lost.id)
+    assert await queue.outcome(lost) is None
+
+
 async def test_reclaim_takes_expired_leases_back(pool: asyncpg.Pool[Any]) -> None:
     here, there = pgq.Queue(pool), pgq.Queue(pool, "there")
     await there.create()
@@ -529,6 +609,7 @@ async def test_every_function_of_the_extension_has_its_statement(
         ("complete_and_dequeue", "pgq_complete_and_dequeue"),
         ("fail", "pgq_fail"),
         ("release", "pgq_release"),
+        ("release_unheld", "pgq_release_unheld"),
         ("reclaim", "pgq_reclaim"),
         ("pop", "pgq_pop"),
         ("claim", "pgq_claim"),

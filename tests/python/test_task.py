@@ -434,12 +434,26 @@ async def test_wrong_tasks_are_told_at_once(worker: pgq.Worker) -> None:
         pgq.task("default")(lambda: None)  # type: ignore[misc, arg-type] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-async def test_what_is_annotated_is_looked_up_in_the_module() -> None:
+def test_what_is_annotated_may_be_a_name_of_the_function_around() -> None:
+    import pgq as local_name  # noqa: PLC0415
+
     @dataclass
     class Local:
         n: int
 
-    with pytest.raises(TypeError, match="'Local' is not defined; what is written as text"):
+    def register(function: Any) -> pgq.Task[Any, Any]:
+        return pgq.Task[Any, Any](function, "default")
 
-        @pgq.task("default")
-        async def _(_: pgq.Job[Local]) -> None: ...
+    async def handle(_: local_name.Job[Local]) -> local_name.Retry | None: ...
+
+    assert register(handle).payloads.decode({"n": 1}) == Local(1)
+    worker = pgq.Worker()
+    assert worker.handler("default")(handle) is handle
+
+
+def test_an_annotation_that_nobody_knows_is_told() -> None:
+    async def handle(_: Any) -> None: ...
+
+    handle.__annotations__["_"] = "pgq.Job[Nowhere]"
+    with pytest.raises(TypeError, match="'Nowhere' is not defined; what is written as text"):
+        pgq.Task[Any, Any](handle, "default")

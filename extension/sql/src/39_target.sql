@@ -31,10 +31,11 @@ begin
         raise exception '"headers" must be a JSON object, not %', jsonb_typeof(p_headers)
             using errcode = 'invalid_parameter_value';
     end if;
+    perform pgq._check_size('headers', array[p_headers], {most_of_headers});
 end
 $$;
 comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
-'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
+'raises 22004, 22003, 22023 or 54000 for bad settings of a job; null passes, but for the priority';
 
 create function pgq._check_policies(p_on_duplicate text, p_after_on_dead text)
 returns void
@@ -92,9 +93,10 @@ begin
     if not found then
         perform pgq._raise_unknown_queue(p_queue, 'enqueue');
     end if;
-    -- An old snapshot may show a queue that has been dropped; locking its row tells (40001).
-    if not pgq._read_committed() then
-        perform from pgq.queue q where q.id = v_at.queue_id for key share;
+    -- An old snapshot may show a queue that has been dropped; locking its row tells (40001). And a
+    -- drop must find all lanes.
+    if v_at.lane is null or not pgq._read_committed() then
+        perform pgq._hold_queue(p_queue, v_at.queue_id, 'enqueue');
     end if;
     if v_at.lane is null then
         v_at.lane := pgq._add_lane(v_at.queue_id, p_priority::smallint, p_expiring);

@@ -27,16 +27,12 @@ comment on function pgq._lock_noted(smallint, integer, bigint[], bigint[], jsonb
 'locks the jobs in a lane of a slot that get a checkpoint, which would be forgotten if a heartbeat '
 'passed them by';
 
-create function @extschema@.pgq_heartbeat(
-    ids bigint[],
-    tokens bigint[],
-    timeout interval default null,
-    checkpoints jsonb[] default null
+create function pgq._heartbeat(
+    ids bigint[], tokens bigint[], timeout interval, checkpoints jsonb[]
 )
 returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -44,7 +40,8 @@ declare
     v_slot smallint; v_lease_ms integer; v_lanes integer[]; v_left integer;
 begin
     perform pgq._check_receipts(ids, tokens);
-    perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids))
+    perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids)),
+            pgq._check_size('checkpoints', checkpoints)
       where checkpoints is not null;
     v_lease_ms := pgq._lease_ms(timeout);
     {check_restricted};
@@ -83,6 +80,25 @@ begin
     end if;
 end
 $$;
+comment on function pgq._heartbeat(bigint[], bigint[], interval, jsonb[]) is
+'see pgq_heartbeat';
+
+create function @extschema@.pgq_heartbeat(
+    ids bigint[],
+    tokens bigint[],
+    timeout interval default null,
+    checkpoints jsonb[] default null
+)
+returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select h.* from pgq._heartbeat(ids, tokens, timeout, checkpoints) h;
+end
+$$;
 revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) from public;
 comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
 'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
@@ -91,7 +107,7 @@ comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, json
 'such a lease is not renewed and comes with the expiry that it has; nobody can claim the job '
 'meanwhile. checkpoints, for which it does wait: one for each receipt, null to leave it; kept with '
 'the job for its next attempt. Errors: 22004 null array, id or token; 22023 different lengths or '
-'timeout out of range; 40001.';
+'timeout out of range; 54000 a checkpoint is larger than 64 MB; 40001.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,
@@ -109,9 +125,7 @@ begin
     perform pgq._check_not_null('id', id is null);
     perform pgq._check_not_null('token', token is null);
     return (select h.lease_expires_at
-              from @extschema@.pgq_heartbeat(
-                       array[id], array[token], timeout, array[checkpoint]
-                   ) h);
+              from pgq._heartbeat(array[id], array[token], timeout, array[checkpoint]) h);
 end
 $$;
 revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) from public;
@@ -119,4 +133,5 @@ comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) i
 'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
 'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
 'checkpoint: how far the job has come; kept with it for its next attempt (null: as before). '
-'Errors: 22004 null receipt; 22023 timeout out of range; 40001.';
+'Errors: 22004 null receipt; 22023 timeout out of range; 54000 the checkpoint is larger than 64 '
+'MB; 40001.';

@@ -1,8 +1,9 @@
 /*
  * Public: how the holder of a lease ends it with its receipt: pgq_complete,
- * pgq_complete_and_dequeue, pgq_fail, pgq_release. See pgq._settle.
+ * pgq_complete_and_dequeue, pgq_fail. See pgq._settle, and 42_release.sql.
  */
 
+--@ twice pgq._complete_one
 create function @extschema@.pgq_complete(
     id bigint,
     token bigint,
@@ -19,6 +20,9 @@ begin
     if id is null or token is null then
         perform pgq._check_not_null('id', id is null);
         perform pgq._check_not_null('token', token is null);
+    end if;
+    if result is not null then
+        perform pgq._check_size('result', array[result]);
     end if;
     {check_restricted};
     if not {is_owner} then
@@ -45,13 +49,15 @@ begin
     return found;
 end
 $$;
+comment on function pgq._complete_one(bigint, bigint, jsonb) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
 'is kept with the job for the queue''s keep_completed. A second session with the same receipt '
-'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
-'and SERIALIZABLE.';
+'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
+'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
+--@ twice pgq._complete_many
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[],
@@ -74,7 +80,8 @@ begin
     end if;
     if results is not null then
         perform pgq._check_array('results', results, true),
-                pgq._check_lengths('results', cardinality(results), 'ids', cardinality(ids));
+                pgq._check_lengths('results', cardinality(results), 'ids', cardinality(ids)),
+                pgq._check_size('results', results);
         results := results[:];
     end if;
     {check_restricted};
@@ -108,13 +115,15 @@ begin
     end if;
 end
 $$;
+comment on function pgq._complete_many(bigint[], bigint[], jsonb[]) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
 comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
 'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
 'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
 'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
-'lengths; 40001; 40P01, rarely, where pgq_cancel_all is at the same jobs: run it again.';
+'lengths; 54000 a result is larger than 64 MB; 40001; 40P01, rarely, where pgq_cancel_all is at '
+'the same jobs: run it again.';
 
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],
@@ -136,12 +145,11 @@ declare
 begin
     if cardinality(ids) = 1 and cardinality(tokens) = 1 and ids[1] is not null
         and tokens[1] is not null
-        -- All arguments: a function of somebody else with two would make it ambiguous.
-        and @extschema@.pgq_complete(ids[1], tokens[1], null::jsonb)
+        and pgq._complete_one(ids[1], tokens[1])
     then
         v_done := ids;
     else
-        v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
+        v_done := array(select c from pgq._complete_many(ids, tokens) c);
     end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
@@ -157,7 +165,7 @@ begin
                       hint = 'pgq_complete completes the others, and tells which.';
         end if;
     end if;
-    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+    return query select d.* from pgq._dequeue(batch, timeout, queue, worker) d;
 end
 $$;
 revoke all on function
@@ -200,7 +208,7 @@ begin
         return null;
     end if;
     v_job.cancel_requested := v_job.cancel_requested or cancel;
-    return pgq._put_back(v_job, retry_in, error, retryable);
+    return pgq._put_back(v_job, retry_in, pgq._shorten(error), retryable);
 end
 $$;
 revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean)
@@ -211,40 +219,6 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
 '''cancelled'': pgq_cancel was called for it, or cancel is true: then it ends as if pgq_cancel had '
 'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
-'changed. Errors: 22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, '
-'retry_in together with cancel; 40001.';
-
-create function @extschema@.pgq_release(
-    id bigint,
-    token bigint,
-    delay interval default '0'
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_job pgq.job;
-begin
-    perform pgq._check_not_null('delay', delay is null);
-    perform pgq._check_interval('delay', delay, true);
-    v_job := pgq._settle_one(id, token);
-    if v_job.id is null then
-        return false;
-    end if;
-    if v_job.cancel_requested then
-        perform pgq._put_back(v_job, null, null, false);
-    else
-        v_job.attempt := (v_job.attempt - 1)::smallint;
-        perform pgq._park(v_job, pgq._now() + delay);
-    end if;
-    return true;
-end
-$$;
-revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from public;
-comment on function @extschema@.pgq_release(bigint, bigint, interval) is
-'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
-'not count. If pgq_cancel was called for it, it is cancelled. false: the lease is lost, nothing '
-'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; 40001.';
+'changed. Of an error with more than 20000 characters it keeps the first and last 10000. Errors: '
+'22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
+'with cancel; 40001.';

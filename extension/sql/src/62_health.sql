@@ -67,6 +67,31 @@ comment on function pgq._xmin_holders(timestamptz) is
 'who keeps dead versions from being removed, and for how long already; of whom no time is known '
 'the transactions since then count. unknown: the owner may not see what that session does';
 
+create function pgq._tick_health(p_now timestamptz)
+returns table (subject text, status text, detail text, age interval)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_age constant interval := p_now - (
+        timestamptz 'epoch'
+        + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond'
+    );
+begin
+    return query
+    select 'maintenance', case when v_age < interval '-1 minute' then 'warning' else 'ok' end,
+           case when v_age is null then 'no tick yet: nobody has claimed'
+                else 'since the last tick' end, v_age
+     union all
+    select 'clock', case when p_now - c.at < interval '1 day' then 'warning' else 'ok' end,
+           format('set back from %s%s', g.clock_was,
+                  coalesce(' to ' || g.set_back_at, ', and right again')), p_now - c.at
+      from pgq.gate g, coalesce(g.set_back_at, g.clock_was) c (at) where c.at is not null;
+end
+$$;
+comment on function pgq._tick_health(timestamptz) is
+'when maintenance ran last, and whether it has found the clock set back: see pgq._follow_clock';
+
 create function pgq._health()
 returns table (
     subject text, status text, detail text, age interval, pid integer, query text
@@ -77,15 +102,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_tick constant bigint := nullif(pg_sequence_last_value('pgq.last_tick'), 0);
 begin
     if not pgq._may_observe(null) then
         return;
     end if;
     return query
-    select 'maintenance', 'ok', case when v_tick is null then 'no tick yet: nobody has claimed'
-                                     else 'since the last tick' end,
-           v_now - (timestamptz 'epoch' + v_tick * interval '1 millisecond'), null::integer, null
+    select t.subject, t.status, t.detail, t.age, null::integer, null from pgq._tick_health(v_now) t
      union all
     select 'rotation', case when cardinality(r.live) + cardinality(r.closing) > 3
                             then 'warning' else 'ok' end,
@@ -110,6 +132,9 @@ begin
      union all
     select 'xmin held', x.status, x.holder, x.age, x.pid, x.query
       from pgq._xmin_holders(v_now) x
+     union all
+    select s.*, null, null from pgq._skipped_health(v_now) s union all
+    select d.* from pgq._dump_health(v_now) d
      union all
     select 'archive', 'ok', format('%s partitions, %s', count(*), pg_size_pretty(sum(z.size))),
            null, null, null
@@ -165,13 +190,17 @@ comment on function pgq._locks() is 'for the view pgq_locks';
 create view @extschema@.pgq_health as
 select * from pgq._health();
 comment on view @extschema@.pgq_health is
-'What keeps the queue healthy, and what is in its way: maintenance; rotation; whether the owner of '
-'pgq may see what other sessions do (else GRANT pg_read_all_stats to it); sessions that use a slot '
-'(it cannot be emptied meanwhile); who holds the xmin horizon, by session, prepared transaction or '
-'replication slot; the archive; the slots. status: ok, warning, or unknown where the owner may not '
-'see what the session does. A warning are sessions in a transaction for more than a minute that '
-'use a slot, or for more than 5 that hold the horizon; replication slots that hold it and are not '
-'in use, or are 100000 transactions behind. Empty for who may not observe all queues.';
+'What keeps the queue healthy, and what is in its way: maintenance; whether the clock was set '
+'back; rotation; whether the owner of pgq may see what other sessions do (else GRANT '
+'pg_read_all_stats to it); sessions that use a slot (it cannot be emptied meanwhile); who holds '
+'the xmin horizon, by session, prepared transaction or replication slot; jobs, groups and '
+'schedules that maintenance leaves out, because it failed with them; pg_dump at work (nothing is '
+'emptied meanwhile, for at most a day); the archive; the slots. status: ok, warning, or unknown '
+'where the owner may not see what the session does. A warning are sessions in a transaction for '
+'more than a minute that use a slot, or for more than 5 that hold the horizon; replication slots '
+'that hold it and are not in use, or are 100000 transactions behind; all that is left out; dumps '
+'for more than an hour; a clock that was set back by more than a minute, for a day; a last tick in '
+'the future. Empty for who may not observe all queues.';
 
 create view @extschema@.pgq_locks as
 select * from pgq._locks();

@@ -1,6 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
 from pgq._errors import (
+    ConnectionLost,
     DuplicateKey,
     Error,
     InvalidArgument,
@@ -36,10 +37,11 @@ from pgq._models import (
     OnDuplicate,
     Privilege,
     Receipt,
+    ReceiptState,
     Token,
     Unreadable,
 )
-from pgq._outcomes import Cancel, GiveUp, Retry, Snooze
+from pgq._outcomes import Cancel, GiveUp, Retry, Settled, Snooze
 from pgq._queue import Connection, Executor, Queue
 from pgq._register import register
 from pgq._run import Endpoint, Middleware
@@ -50,6 +52,7 @@ __all__ = [
     "AfterOnDead",
     "Cancel",
     "Connection",
+    "ConnectionLost",
     "DuplicateKey",
     "Endpoint",
     "Error",
@@ -83,8 +86,10 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "Receipt",
+    "ReceiptState",
     "Retry",
     "SerializationFailure",
+    "Settled",
     "Snooze",
     "Task",
     "Token",

@@ -84,7 +84,7 @@ class QueueFull(Error):
 
 
 class PayloadTooLong(Error):
-    """The payload is longer than the queue's `max_payload`, or its priority one too many."""
+    """A value is larger than its queue or pgq allows, or the priority is one too many."""
 
 
 class JobHeld(Error):
@@ -100,11 +100,19 @@ class LeaseLost(Error):
 
 
 class NotSupported(Error):
-    """The extension, or the version that is installed, does not support what was asked for."""
+    """The extension, its version or the connection does not support what was asked for."""
 
 
 class WrongTransaction(Error):
-    """The call is not possible in a transaction of this isolation level."""
+    """The call is not possible at this isolation level, or needs an open transaction."""
+
+
+class ConnectionLost(Error, ConnectionError):
+    """The connection to the server is lost, or cannot be made.
+
+    Nobody knows then whether the server has done what it was asked for. The cause is the error of
+    asyncpg or of the system.
+    """
 
 
 class SerializationFailure(Error):
@@ -119,6 +127,9 @@ class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
 
 
+# The server has ended the session, or takes none; so has class 08.
+_GONE: Final = frozenset({"25P03", "57P01", "57P02", "57P03", "57P05"})
+
 _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "0A000": NotSupported,
     "22000": InvalidArgument,  # asyncpg could not encode it
@@ -130,12 +141,14 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "22P05": InvalidArgument,  # JSON that the server cannot store: \u0000
     "23505": DuplicateKey,
     "25001": WrongTransaction,
+    "26000": NotSupported,  # a prepared statement that is in another session
     "3F000": NotInstalled,
     "40001": SerializationFailure,
     "42501": NotPermitted,
     "42704": UnknownQueue,  # or role
     "42710": QueueExists,
     "42883": NotInstalled,
+    "42P05": NotSupported,  # a prepared statement that was made in another session
     "53400": QueueFull,
     "54000": PayloadTooLong,
     "55000": NotClaimable,
@@ -148,6 +161,10 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
 _INSTALL_HINT: Final = (
     "CREATE EXTENSION pgq in this database, and name its schema: Queue(..., schema=...), "
     "or add it to search_path."
+)
+_POOLER_HINT: Final = (
+    "A pooler gives each transaction another session, as PgBouncer does with pool_mode = "
+    "transaction: connect with statement_cache_size=0, or let the pooler keep prepared statements."
 )
 
 
@@ -164,7 +181,8 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     The arguments that it names by their numbers get their names in the statement.
     """
     sqlstate: str = error.sqlstate or ""
-    kind = _BY_SQLSTATE.get(sqlstate)
+    is_lost = sqlstate in _GONE or sqlstate.startswith("08")
+    kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
     message = str(error.args[0])
@@ -173,6 +191,8 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     if kind is NotInstalled and is_watch and not (sqlstate == "42883" and "pgq_" in message):
         return None
     hint = _INSTALL_HINT if kind is NotInstalled else error.hint
+    if sqlstate in ("26000", "42P05"):
+        hint = _POOLER_HINT
     if (number := re.search(r"query argument \$\d+", message)) is not None:
         named = re.search(rf"(\w+) => {re.escape(number[0].split()[-1])}\b", statement)
         if named is not None:

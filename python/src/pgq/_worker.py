@@ -53,9 +53,9 @@ class Worker:
     """Runs handlers for the jobs of one or more queues, until it is told to stop.
 
     A handler that returns completes its job; one that raises fails it, and the job is tried again
-    as its queue is configured. `Retry`, `Snooze`, `GiveUp` and `Cancel`, returned or raised, are
-    other ends. Handlers are tasks (see `task`), or functions that `handler` decorates. What arrives
-    while outcomes are being written goes together in the next call.
+    as its queue is configured. `Retry`, `Snooze`, `GiveUp`, `Cancel` and `Settled`, returned or
+    raised, are other ends. Handlers are tasks (see `task`), or functions that `handler` decorates.
+    What arrives while outcomes are being written goes together in the next call.
 
     Leases are renewed by a thread with its own event loop and connection, so a handler may block
     the worker's loop for as long as it likes. What holds up the thread too still loses leases: a
@@ -81,7 +81,8 @@ class Worker:
         call_timeout: how long the server may take to answer; 10 seconds by default. After that
             the worker gives the connection up and opens another one.
         grace: how long handlers may go on after a stop; 20 seconds by default.
-        listen: False only polls, for example behind a pooler that shares sessions.
+        listen: False only polls, for example behind a pooler that shares sessions. By default it
+            polls until a notification has reached it, and warns if none does.
         durable_claims: True waits until each claim is on disk before its handlers start. By
             default a crash of the server may undo claims of the last second: those jobs run
             again, and the attempt is not counted. All else that a worker writes is durable.
@@ -316,7 +317,7 @@ class Worker:
         at once), then cancels them, and gives back what did not finish without counting the
         attempt. A handler that does not end when cancelled keeps its lease until it runs out; if
         it blocks the event loop the process is ended, with the status 128 + the signal's number.
-        After a lost connection it connects again, with growing pauses.
+        After a lost connection it connects again, with pauses of a second at most.
 
         Args:
             pool: an asyncpg pool, if the worker was made without.

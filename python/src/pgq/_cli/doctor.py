@@ -44,9 +44,9 @@ _STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "proble
 def doctor(max_transaction_age: timedelta, max_ready_age: timedelta, *, strict: bool) -> None:
     """Check server, extension and queues, and say what to do.
 
-    Looks at versions, privileges, settings, connections, at transactions and replication slots
-    that are in the way of rotation or vacuum, and at queues that are stuck. Exits with 1 if
-    there is a problem: pgq does not work, or not as promised.
+    Looks at versions, privileges, settings, connections, at whether notifications arrive, at
+    transactions and replication slots that are in the way of rotation or vacuum, and at queues
+    that are stuck. Exits with 1 if there is a problem: pgq does not work, or not as promised.
     """
     found = asyncio.run(_examine(Limits(max_transaction_age, max_ready_age)))
     if settings().json:
@@ -64,7 +64,7 @@ async def _examine(limits: Limits) -> list[Finding]:
             extra = await extension.look(client)
             case = Case(client, extra, limits)
             found = [finding for check in EVERYWHERE for finding in await _run(check, case)]
-            if extra.installed is not None and not extra.is_skytools:
+            if extra.installed is not None:
                 found += [finding for check in INSTALLED for finding in await _run(check, case)]
             return found
     except (Failure, *SERVER_ERRORS) as exc:
