@@ -109,6 +109,9 @@ async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(queue: pgq.Q
     assert not await queue.complete(job)
     assert await queue.cancel_all() == 0
     assert await queue.cancel_all(force=True) == 1
+    await queue.enqueue_many([5, 6, 7, 8])
+    assert [await queue.cancel_all(max=1), await queue.purge(max=2)] == [1, 2]
+    assert [await queue.cancel_all(max=2), await queue.purge(["cancelled"], 1)] == [1, 1]
 
 
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])

@@ -78,11 +78,11 @@ insert into expected values
 ('pgq_pause(queue text)', 'void'),
 ('pgq_resume(queue text)', 'void'),
 ('pgq_unblock(queue text, group_key text)', 'boolean'),
-('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
+('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[], max integer DEFAULT NULL::integer)', 'bigint'),
 ('pgq_get(id bigint)', 'SETOF pgq_jobs'),
 ('pgq_cancel(id bigint, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_key(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
-('pgq_cancel_all(queue text, force boolean DEFAULT false)', 'bigint'),
+('pgq_cancel_all(queue text, force boolean DEFAULT false, max integer DEFAULT NULL::integer)', 'bigint'),
 ('pgq_retry(id bigint)', 'boolean'),
 ('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_schedule(name text, cron text, payload jsonb DEFAULT ''{}''::jsonb, '

@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(122);
+select plan(123);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -37,7 +37,7 @@ begin
     set constraints all immediate;
     set constraints all deferred;
     -- Not being at a COMMIT, it has left them to the next tick.
-    perform pgq._take_hints(), pgq._take_waiter_hints();
+    perform pgq._take_hints(), pgq._take_waiter_hints(), pgq._run_errands();
 end
 $$;
 -- All that there is of queue b.
@@ -466,7 +466,10 @@ select pgq_purge('a'), pgq_drop_queue('again', true) \g /dev/null
 
 -- Managing one queue.
 select is(pg_temp.code('regress_ann', $$ select pgq_grant('a', 'regress_bob', '{enqueue}') $$), 'ok', 'who manages a queue grants on it');
-select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'which counts');
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), '42501',
+    'which changes no function that others grant while the transaction is open');
+select pg_temp.commit() \g /dev/null
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'it counts from the commit on');
 select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'b') $$), '42501', 'there');
 select is(pg_temp.code('regress_bob', $$ select pgq_grant('a', 'regress_bob', '{manage}') $$), '42501', 'others do not');
 select is(pg_temp.code('regress_ann', $$ select pgq_grant('*', 'regress_ann', '{enqueue}') $$), '42501', 'nor on all queues');
@@ -537,6 +540,7 @@ select is_empty($$ select pg_temp.not_refused('regress_nil') $$, 'nothing is lef
 
 -- The end.
 select is(pg_temp.code('regress_ann', $$ select pgq_revoke('a', 'regress_bob') $$), 'ok', 'who grants revokes');
+select pg_temp.commit() \g /dev/null
 select lives_ok('drop role regress_bob, regress_member', 'then the role can be dropped');
 select pgq_drop_queue('Qu"e''ue; --', true) \g /dev/null
 select is(pg_temp.rights('Ann "O''Neil'), 0::bigint, 'with a queue goes what was granted on it');

@@ -1,6 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
 from pgq._errors import (
+    ConnectionLost,
     DuplicateKey,
     Error,
     InvalidArgument,
@@ -51,6 +52,7 @@ __all__ = [
     "AfterOnDead",
     "Cancel",
     "Connection",
+    "ConnectionLost",
     "DuplicateKey",
     "Endpoint",
     "Error",

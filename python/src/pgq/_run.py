@@ -23,7 +23,7 @@ from pgq import _sql
 from pgq._call import InThread, Threads, is_coroutine_function
 from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
-from pgq._link import Link, answered, backoff, is_silent, is_transient, transaction
+from pgq._link import Link, Outage, answered, backoff, is_silent, is_transient, transaction
 from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, Unreadable, readable
@@ -199,8 +199,15 @@ class Run:
         self._queue = new_queue()  # for calls that name a job, not a queue
         self._intakes = [_Intake(new_queue(name), consumer) for name, consumer in consumers.items()]
         self._until_idle = until_idle
+        self._outage = Outage(settings.name, "the server answers again")
+        self._deafness = Outage(settings.name, "the worker listens again")
         self._listener = Listener(
-            connect, self._queue, self._notify, settings.poll_seconds, settings.call_seconds
+            connect,
+            self._queue,
+            self._notify,
+            poll_seconds=settings.poll_seconds,
+            call_seconds=settings.call_seconds,
+            outage=self._deafness,
         )
         for name in consumers:
             self._listener.add(name)
@@ -214,15 +221,20 @@ class Run:
                 self._loop.call_soon_threadsafe(self._cancel_held, token, reason)
 
         self._beats = Heartbeat(
-            connect, self._queue, tick, partial(tell, "lost"), partial(tell, "cancel")
+            connect,
+            self._queue,
+            tick,
+            partial(tell, "lost"),
+            partial(tell, "cancel"),
+            outage=self._outage,
         )
         self._held: dict[Token | None, _Held] = {}  # the token of a claimed job is never None
         self._one_ended = asyncio.Event()
         self._lost_tokens: set[Token | None] = set()  # of jobs that it has begun, or may have
         self._lost_claims: dict[int, float] = {}  # by session: until when their leases last
         self._finding: asyncio.Task[None] | None = None
-        self._claims = Link(pool, settings.call_seconds)
-        self._settles = Link(pool, settings.call_seconds)
+        self._claims = Link(pool, settings.call_seconds, self._outage)
+        self._settles = Link(pool, settings.call_seconds, self._outage)
         self._settler = Settler(self._queue, self._settles, self._settled, self._refused)
         self._processes = Processes()
         self._threads = Threads()
@@ -308,6 +320,8 @@ class Run:
         """Return when the pool is being closed, which waits for the connections of this run."""
         while not (self._pool.is_closing() or self._stopping.is_set()):
             await self._pause(_LOOK_SECONDS)
+            self._outage.look()
+            self._deafness.look()
 
     def _on_loop(self) -> list[str]:
         """Name the jobs whose handlers run on the loop; it may be called in any thread."""
@@ -407,7 +421,7 @@ class Run:
             try:
                 begun, jobs = await self._claims.run(partial(self._claim, intake, room))
             except Exception as exc:
-                pause = next(pauses)
+                pause = max(next(pauses), self._claims.shut_for())
                 if not self._claims.may_recover(exc, pause):
                     raise
                 if is_silent(exc):

@@ -204,10 +204,11 @@ class Settler:
             except STUCK:
                 raise
             except Exception as exc:
-                if not self._link.may_recover(exc, pause):
+                rest = max(pause, self._link.shut_for())
+                if not self._link.may_recover(exc, rest):
                     raise
                 is_unsure = True
-            await asyncio.sleep(pause)
+            await asyncio.sleep(rest)
         raise AssertionError("unreachable")
 
 
