@@ -52,9 +52,14 @@ $role$;
 lock table pgq.privilege in share update exclusive mode;
 
 do $guard$
+declare
+    v_version constant text := (
+        select substring(p.prosrc, '''(.+)''')
+          from pg_proc p where p.oid = to_regprocedure(concat('@extschema@', '.pgq_version()'))
+    );
 begin
-    if @extschema@.pgq_version() <> '{old}' then
-        raise exception 'pgq is of version %, not {old}', @extschema@.pgq_version()
+    if v_version is distinct from '{old}' then
+        raise exception 'pgq is of version %, not {old}', v_version
             using errcode = 'object_not_in_prerequisite_state';
     end if;
 end

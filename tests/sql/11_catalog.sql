@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(25);
+select plan(26);
 \ir support/member.psql
 
 create temp view routine as
@@ -46,6 +46,14 @@ select is_empty(
         where not coalesce(r.proconfig, '{}') @> '{"search_path=pg_catalog, pg_temp"}'
           and btrim(r.prosrc, E'\n') <> 'select pg_catalog.clock_timestamp()' $$,
     'every function pins search_path to pg_catalog, with pg_temp last, or names the schema');
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where r.prosrc ~ ('\m' || (select quote_ident(p.pronamespace::regnamespace::text)
+                                     from routine p where p.proname = 'pgq_version')
+                          || '\.pgq_\w+\s*\(')
+          and r.proname <> 'pgq_watch' $$,
+    'no function calls a public one, whose name others may overload, but for the one that has its '
+    'caller''s rights');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where r.proconfig && '{enable_seqscan=off, enable_sort=off}'
@@ -157,7 +165,7 @@ select case when exists (select from pg_extension e where e.extname = 'pgq') the
           'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
           'next_tick', 'last_tick', 'put_off', 'crowded', 'empty_4', 'empty_5',
           'xid_recent', 'xid_old', 'xid_shifted', 'home', 'admission', 'admission_seen',
-          'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
+          'skipped', 'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
     'pg_dump carries along all tables and sequences, but for these')
 else pass('pg_dump carries along all, where pgq is no extension') end;
 

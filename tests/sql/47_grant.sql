@@ -116,7 +116,7 @@ select pgq_enqueue('"expired"', 'b') \g /dev/null
 select pg_temp.take(1, 'b', '1 second') \g /dev/null
 select pgq_enqueue('"held"', 'b') \g /dev/null
 select pg_temp.wait('2 seconds') \g /dev/null
-select d.id as held, d.token from pgq_claim((select max(id) from pgq.job)) d \gset
+select d.id as held, d.token from pgq_claim((select max(id) from pgq.job), worker => 'w') d \gset
 select pgq_enqueue('"ready"', 'b', dedupe_key => 'k') as ready \gset
 select nextval('pgq.job_id') as gone \gset
 
@@ -138,6 +138,7 @@ insert into call values
     ('pgq_heartbeat(array[{held}], array[{token}])'),
     ('pgq_fail({held}, {token}, ''no'')'),
     ('pgq_fail({held}, {token}, ''no'', cancel => true)'), ('pgq_release({held}, {token})'),
+    ('pgq_release_unheld(''w'', ''{}'')'), ('pgq_outcome({held}, {token})'),
     ('pgq_reclaim({queue})'), ('pgq_reclaim()'), ('pgq_pause({queue})'), ('pgq_resume({queue})'),
     ('pgq_unblock({queue}, ''g'')'), ('pgq_drop_queue({queue}, true)'),
     ('pgq_configure_queue({queue}, 5)'), ('pgq_create_queue({queue})'),

@@ -206,7 +206,7 @@ begin
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
     perform pgq._follow_clock(v_now);
-    perform pgq._shift_xids(v_now);
+    perform pgq._shift_xids(v_now), pgq._forget_skipped(v_now);
     perform pgq._reclaim(null, 1000, true), pgq._drop_permits(),
             pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now),
             pgq._forget_dropped();

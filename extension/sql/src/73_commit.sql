@@ -16,7 +16,7 @@ begin
     return (
         select coalesce(sum(pg_stat_get_xact_tuples_inserted(c.oid)
                             + pg_stat_get_xact_tuples_updated(c.oid)
-                            + pg_stat_get_xact_tuples_deleted(c.oid)), 0)
+                            + pg_stat_get_xact_tuples_deleted(c.oid)), 0)::bigint
           from pg_locks l join pg_class c on c.oid = l.relation
          where l.pid = pg_backend_pid() and l.mode = 'RowExclusiveLock'
            and l.database = (select d.oid from pg_database d where d.datname = current_database())

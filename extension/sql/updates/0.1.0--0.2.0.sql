@@ -1,10 +1,11 @@
 /*
- * 0.1.0 to 0.2.0: queues have a description and know their first job; dropped queues and errands are
- * left to ticks; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
- * claim position are counted; claims that return jobs put maintenance off, and say where others
- * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
- * travels with its events; pgq.awaited tells whether a job may be marked, which nobody knows
- * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already.
+ * 0.1.0 to 0.2.0: queues have a description and know their first job; dropped queues and
+ * errands are left to ticks; pgq.home tells restored and cloned databases; jobs that a clock
+ * set back has put below a claim position are counted; claims that return jobs put maintenance
+ * off, and say where others were in their way; ticks say which parked slots are empty; what a
+ * transaction notes of groups travels with its events; pgq.awaited tells whether a job may be
+ * marked, which nobody knows here; pgq.group_seed makes ids of groups secret, but not here,
+ * where there are some already; pgq.skipped is what maintenance leaves out.
  */
 
 create sequence pgq.home;
@@ -20,6 +21,15 @@ select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
 select setval('pgq.awaited', 1);
 select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
+create table pgq.skipped (
+    kind text not null,
+    key text not null,
+    lane integer,
+    at timestamptz not null,
+    error text not null,
+    constraint skipped_kind_check check (kind in ('job', 'group', 'schedule'))
+);
+alter table pgq.skipped replica identity full;
 create table pgq.dropped (
     queue_id integer not null,
     name text not null,
