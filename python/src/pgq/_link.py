@@ -125,11 +125,16 @@ class Link:
         self._acquiring: asyncio.Task[PooledConnection] | None = None
         self._was_connected = False
 
-    async def run(self, call: Call[T]) -> T:
-        """Run a call on the connection; what may have broken it ends it."""
+    async def run(self, call: Call[T], seconds: float = 0.0) -> T:
+        """Run a call on the connection; what may have broken it ends it.
+
+        Args:
+            call: the call.
+            seconds: how long the server may take to answer, if that is longer than for others.
+        """
         async with self._lock:
             try:
-                answer = await _within(self._run(call), self._call_seconds)
+                answer = await _within(self._run(call), max(seconds, self._call_seconds))
             except (TypeError, ValueError):
                 raise  # of the arguments: nothing was sent
             except BaseException as exc:
@@ -172,9 +177,15 @@ class Link:
         """Return for how many seconds there will be no other try to connect, whoever calls."""
         return self._opens_at - time.monotonic()
 
-    def may_recover(self, exc: Exception, pause: float) -> bool:
-        """Tell whether to try again, after a pause of so many seconds, and log that."""
-        if not is_transient(exc) or self._pool.is_closing():
+    def may_recover(self, exc: Exception, pause: float, *, anyway: bool = False) -> bool:
+        """Tell whether to try again, after a pause of so many seconds, and log that.
+
+        Args:
+            exc: what a call has failed with.
+            pause: the pause.
+            anyway: the next call is another one, that may succeed.
+        """
+        if not (anyway or is_transient(exc)) or self._pool.is_closing():
             return False
         if not isinstance(exc, _ShutError):
             self._outage.failed("a call to the server failed", exc, pause)

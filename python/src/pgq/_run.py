@@ -28,6 +28,7 @@ from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, Unreadable, readable
 from pgq._outcomes import Cancel, GiveUp, Outcome, Settled, Snooze
+from pgq._oversized import claim_one, is_oversized
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Dumps, Queue
 from pgq._rows import with_payload
@@ -158,6 +159,7 @@ class _Intake:
     is_resting: bool = False  # until the next one ends, or until it is woken
     idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
     pid: int | None = None  # of the session that claims
+    most: int | None = None  # to claim at once after a claim that was too large; 0: see claim_one
 
     def room(self) -> int:
         """Return how many jobs to claim now; with a prefetch, not before half of it is gone.
@@ -169,7 +171,14 @@ class _Intake:
         free = min(most - len(self.backlog) - self.running, 2 * most - self.held)
         if free < max(self.consumer.prefetch // 2, 1):
             return 0
-        return min(free, self.consumer.batch or free)
+        return min(free, self.consumer.batch or free, free if self.most is None else self.most or 1)
+
+    def claimed(self, number: int) -> None:
+        """After a claim that was too large, claim more again when one of fewer has succeeded."""
+        if self.most is not None and number:
+            self.most = 2 * self.most or 1
+            if self.most >= self.consumer.concurrency + self.consumer.prefetch:
+                self.most = None
 
 
 class Run:
@@ -408,6 +417,14 @@ class Run:
         )
         return begun, jobs
 
+    async def _claim_some(self, intake: _Intake, room: int) -> tuple[float, list[Job[Any]]]:
+        timeout = intake.consumer.timeout
+        if intake.most == 0:
+            return await claim_one(self._claims, intake.queue, timeout, self._settings.name)
+        # One that is large gets the time that its lease lasts.
+        seconds = timeout.total_seconds() if intake.most == 1 else 0.0
+        return await self._claims.run(partial(self._claim, intake, room), seconds)
+
     async def _claim_all(self, intake: _Intake) -> None:
         pauses = backoff()
         while not (self._stopping.is_set() or self._pool.is_closing()):
@@ -419,17 +436,20 @@ class Run:
             ended = self._ended
             ended_here = intake.ended
             try:
-                begun, jobs = await self._claims.run(partial(self._claim, intake, room))
+                begun, jobs = await self._claim_some(intake, room)
             except Exception as exc:
                 pause = max(next(pauses), self._claims.shut_for())
-                if not self._claims.may_recover(exc, pause):
+                if not self._claims.may_recover(exc, pause, anyway=is_oversized(exc)):
                     raise
+                if is_oversized(exc):
+                    intake.most = room // 2
                 if is_silent(exc):
                     self._settles.doubt()
                 self._expect_lost_jobs(intake)
                 await self._pause(pause)
                 continue
             pauses = backoff()
+            intake.claimed(len(jobs))
             self._take(intake, jobs, begun)
             # Of jobs that have lost two leases, a claim returns one.
             if len(jobs) == room or self._stopping.is_set() or any(j.attempt > 2 for j in jobs):

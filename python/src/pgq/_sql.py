@@ -232,6 +232,12 @@ def impatient(statement: str, milliseconds: int) -> str:
 
 
 @lru_cache(maxsize=256)
+def blind(statement: str) -> str:
+    """Return a statement that returns jobs without payload, headers and checkpoint."""
+    return re.sub(r"\b(payload|headers|checkpoint)::text as", "null::text as", statement)
+
+
+@lru_cache(maxsize=256)
 def in_schema(statement: str, schema: str | None) -> str:
     """Return `statement` with its functions qualified, or left to search_path for None."""
     prefix = "" if schema is None else '"' + schema.replace('"', '""') + '".'

@@ -1,0 +1,112 @@
+"""What a worker does when the jobs of a claim are too large to be read together.
+
+It claims half as many, and so on. Where even one cannot be read, it finds out which one, and fails
+that one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from typing import Any, Final, cast
+
+import asyncpg
+
+from pgq import _sql
+from pgq._errors import JobHeld, NotClaimable, PayloadTooLong, UnknownJob
+from pgq._link import Link, backoff
+from pgq._log import about, log
+from pgq._models import Job
+from pgq._queue import Connection, Queue
+
+# A text of more than 1 GB, as different parts of the server say it; no memory for one.
+_SQLSTATES: Final = frozenset({"XX000", "53200"})
+
+
+def is_oversized(exc: BaseException) -> bool:
+    """Tell whether a claim of fewer jobs may succeed."""
+    if isinstance(exc, asyncpg.PostgresError):
+        return exc.sqlstate in _SQLSTATES
+    return isinstance(exc, (TimeoutError, PayloadTooLong))
+
+
+class _Blind:
+    """A connection on which jobs come without payload, headers and checkpoint."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
+        return await self._connection.fetch(_sql.blind(statement), *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+async def claim_one(
+    link: Link, queue: Queue, timeout: timedelta, worker: str
+) -> tuple[float, list[Job[Any]]]:
+    """Claim the next job that can be read, and fail those before it that cannot.
+
+    Args:
+        link: the connection.
+        queue: the queue.
+        timeout: the lease, and how long the server may take to answer.
+        worker: the name of the worker.
+
+    Returns:
+        Since when the job may be leased, and the job.
+    """
+    while (job_id := await link.run(partial(_peek, queue, timeout))) is not None:
+        claim = partial(queue.claim, job_id, timeout, worker=worker)
+        begun = time.monotonic()
+        try:
+            return begun, [await link.run(claim, timeout.total_seconds())]
+        except (JobHeld, NotClaimable, UnknownJob):  # somebody else was quicker
+            continue
+        except Exception as exc:
+            if not is_oversized(exc):
+                raise
+            error = exc
+
+        async def claim_blindly(*, connection: Connection, claim: Any = claim) -> Job[Any]:
+            job: Job[Any] = await claim(connection=_Blind(connection))
+            return job
+
+        job = await _claimed(link, claim_blindly)
+        reason = f"the job cannot be read: {error or 'the server did not answer in time'}"
+        may_retry = isinstance(error, TimeoutError)
+        await link.run(partial(queue.fail, job, reason, retryable=may_retry))
+        log.warning(
+            "job %d of queue %r failed, it cannot be read: %r",
+            job.id,
+            queue.name,
+            error,
+            extra=about(job),
+        )
+    return time.monotonic(), []
+
+
+async def _peek(queue: Queue, timeout: timedelta, *, connection: Connection) -> int | None:
+    """Return the id of the job that a claim would get."""
+    opened = connection.transaction()
+    await opened.start()
+    try:
+        blind = cast("Connection", _Blind(connection))
+        jobs = await queue.dequeue(1, timeout, connection=blind)
+    finally:
+        await opened.rollback()
+    return jobs[0].id if jobs else None
+
+
+async def _claimed(link: Link, claim: Any) -> Job[Any]:
+    # The call that was not answered may hold the job until the server has noticed its end.
+    for pause in islice(backoff(), 8):
+        with suppress(JobHeld):
+            return await link.run(claim)
+        await asyncio.sleep(pause)
+    return await link.run(claim)
