@@ -111,7 +111,7 @@ async def lock(holder: Connection, *job_ids: int) -> None:
 
 
 async def cross(
-    connections: tuple[Connection, ...],
+    connections: list[Connection],
     ids: list[int],
     cancel: str,
     other: Coroutine[Any, Any, Any],
