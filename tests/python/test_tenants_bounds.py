@@ -348,7 +348,7 @@ async def test_what_is_skipped_is_no_strangers_to_know(a: Connection, calm: Conn
     calm.add_log_listener(lambda _, message: told.append(message))
     await a.execute(DUE["schedule"])
     await a.execute("alter table pgq.job add constraint fit check (payload <> '\"bad\"') not valid")
-    await stop_clock(a, datetime.now(timezone.utc) + timedelta(minutes=2))
+    await stop_clock(a, datetime.now(UTC) + timedelta(minutes=2))
     await calm.execute("set client_min_messages = debug1")
     await tick_in(calm, a)
     assert await a.fetchval("select count(*) from pgq.skipped") == 1
@@ -360,7 +360,7 @@ async def test_the_worker_that_an_older_version_stored_does_not_grow_errors(
 ) -> None:
     await a.execute(DUE["lease"])
     await a.execute("update pgq.job set worker = repeat('x', 100000)")
-    await stop_clock(a, datetime.now(timezone.utc) + timedelta(minutes=2))
+    await stop_clock(a, datetime.now(UTC) + timedelta(minutes=2))
     await tick_in(calm, a)
     assert await a.fetchval("select max(length(last_error)) from pgq.archive") < 300
 
