@@ -1,6 +1,6 @@
 /*
  * What ticks do about schedules: each fires under a lock on its row, so that each time gives one
- * job. And pg_cron, which calls pgq_maintain every minute where it is installed in the database and
+ * job. And pg_cron, which queues maintenance every minute where it is installed in the database and
  * the owner of pgq may use it, so that schedules fire when nobody calls pgq.
  */
 
@@ -31,7 +31,7 @@ begin
     end if;
     if exists (select from pgq.schedule s where not s.paused) then
         execute format('select %I.schedule($1, $2, $3)', v_schema)
-          using 'pgq', '* * * * *', 'select @extschema@.pgq_maintain()';
+          using 'pgq', '* * * * *', 'insert into pgq.chore default values';
     else
         execute format(
             'select %I.unschedule(j.jobid) from %1$I.job j'
@@ -47,7 +47,7 @@ exception
 end
 $$;
 comment on function pgq._use_pg_cron() is
-'lets pg_cron, if it is there and may be used, call pgq_maintain while there are schedules';
+'lets pg_cron, if it is there and may be used, do what pgq_maintain does while there are schedules';
 
 create function pgq._headers_of(p_headers jsonb, p_name text, p_at timestamptz)
 returns jsonb
