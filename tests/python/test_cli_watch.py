@@ -20,13 +20,15 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from pgq._cli import exporter
 from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
+from pgq._cli.finding import Facts
 from pgserver import Server
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -164,10 +166,12 @@ def test_a_replication_slot_that_nobody_uses_is_named() -> None:
     unused = {**row, "detail": 'by the replication slot "left", 9 transactions'}
     in_use = {**row, "detail": 'by the replication slot "fed", 2 transactions', "pid": 42}
     hidden = {**row, "status": "unknown", "detail": "by a session, 2 transactions", "pid": 43}
-    [finding] = obstacles([unused, in_use, hidden], timedelta(minutes=1))
+    facts = Facts(datetime.now(timezone.utc), [], {}, [], [], [], [unused, in_use, hidden], {})
+    [finding] = obstacles(facts, timedelta(minutes=1))
     assert '"left"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
-    [finding] = obstacles([{**in_use, "status": "warning"}], timedelta(minutes=1))
+    facts = replace(facts, health=[{**in_use, "status": "warning"}])
+    [finding] = obstacles(facts, timedelta(minutes=1))
     assert '"fed"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
 

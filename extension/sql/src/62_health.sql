@@ -67,6 +67,43 @@ comment on function pgq._xmin_holders(timestamptz) is
 'who keeps dead versions from being removed, and for how long already; of whom no time is known '
 'the transactions since then count. unknown: the owner may not see what that session does';
 
+create function pgq._maintenance(
+    p_now timestamptz, out status text, out detail text, out age interval
+)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last constant timestamptz
+        := timestamptz 'epoch'
+           + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond';
+begin
+    status := 'ok';
+    detail := case when v_last is null then 'no tick yet: nobody has claimed'
+                   else 'since the last tick' end;
+    age := p_now - v_last;
+    if (
+        select max(s.at) > coalesce(v_last, min(s.at)) + interval '1 minute'
+          from (
+                   --@ each stat
+                   select r.at from pgq.stat_{slot} r
+                    union all
+                   --@ end
+                   select null where false
+               ) s
+    ) or coalesce(v_last, '-infinity') < p_now - interval '1 minute' and (
+        exists (select from pgq.group_hint) or exists (select from pgq.waiter_hint)
+    ) then
+        status := 'warning';
+        detail := 'jobs end or wait for a tick, and none comes: all calls run under REPEATABLE '
+                  'READ or SERIALIZABLE, or ticks fail';
+    end if;
+end
+$$;
+comment on function pgq._maintenance(timestamptz) is
+'how maintenance is: a tick should come within a minute where jobs end, or are left to it';
+
 create function pgq._health()
 returns table (
     subject text, status text, detail text, age interval, pid integer, query text
@@ -77,15 +114,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_tick constant bigint := nullif(pg_sequence_last_value('pgq.last_tick'), 0);
 begin
     if not pgq._may_observe(null) then
         return;
     end if;
     return query
-    select 'maintenance', 'ok', case when v_tick is null then 'no tick yet: nobody has claimed'
-                                     else 'since the last tick' end,
-           v_now - (timestamptz 'epoch' + v_tick * interval '1 millisecond'), null::integer, null
+    select 'maintenance', m.status, m.detail, m.age, null::integer, null
+      from pgq._maintenance(v_now) m
      union all
     select 'rotation', case when cardinality(r.live) + cardinality(r.closing) > 3
                             then 'warning' else 'ok' end,

@@ -6,6 +6,38 @@ QUEUES: Final = "select * from @pgq_queues order by queue"
 
 QUEUE_SETTINGS: Final = "select * from @pgq_queue_settings where name = $1::text"
 
+ALL_SETTINGS: Final = "select * from @pgq_queue_settings"
+
+OBSTACLES: Final = "select * from @pgq_obstacles order by queue, cause, since, job_id"
+
+# Who may see no more of others sees their application and user. A socket has no address.
+SESSIONS: Final = """
+    select a.pid, a.application_name as application, a.usename as role, a.backend_start,
+           case when a.client_port = -1 then 'local' else pg_catalog.host(a.client_addr) end
+               as client
+      from pg_catalog.pg_stat_activity a
+     where a.pid = any ($1::integer[])"""
+
+# Where sessions begin with an isolation level in which maintenance does not run.
+ISOLATION: Final = """
+    select coalesce(r.rolname, 'all roles') as role,
+           coalesce(d.datname, 'all databases') as database
+      from pg_catalog.pg_db_role_setting s
+      left join pg_catalog.pg_roles r on r.oid = s.setrole
+      left join pg_catalog.pg_database d on d.oid = s.setdatabase,
+           pg_catalog.unnest(s.setconfig) c
+     where c ~ '^default_transaction_isolation=(repeatable read|serializable)'
+       and (s.setdatabase = 0 or d.datname = pg_catalog.current_database())"""
+
+# Who changes schedules, or fires one, in a transaction that is open.
+SCHEDULE_WRITERS: Final = """
+    select l.pid
+      from pg_catalog.pg_locks l
+      join pg_catalog.pg_class c on c.oid = l.relation
+      join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = 'pgq' and c.relname = 'schedule' and l.mode = 'RowExclusiveLock'
+       and l.pid <> pg_catalog.pg_backend_pid()"""
+
 WORKERS: Final = "select * from @pgq_workers order by queue, worker, pid"
 
 HEALTH: Final = "select * from @pgq_health"
