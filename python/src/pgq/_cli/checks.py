@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -20,7 +20,6 @@ from pgq._cli.finding import (
     Status,
     gather,
     literal,
-    sessions_of,
     some,
     terminate,
 )
@@ -29,6 +28,12 @@ from pgq._version import PACKAGE, is_supported, remedy
 _FIRST_VERSION: Final = 140000
 _NEXT_VERSION: Final = 190000
 _LATE: Final = timedelta(minutes=1)
+# By the subject of a row of pgq_health. What has none is shown without.
+_ADVICE: Final = {
+    "maintenance": "SELECT pgq_maintain(), and let workers use READ COMMITTED",
+    "rotation": "pgq health, pgq locks",
+    "sessions": "GRANT pg_read_all_stats to that role",
+}
 _PREPARED: Final = re.compile(r'prepared transaction "(.*?)"(?:$|[;:,])')
 _SLOT: Final = re.compile(r'replication slot "(.*?)"(?:$|[;:,])')
 
@@ -165,46 +170,44 @@ async def check_privileges(case: Case) -> AsyncGenerator[Finding]:
 async def check_obstacles(case: Case) -> AsyncGenerator[Finding]:
     """Maintenance runs, and nobody holds up rotation, vacuum or jobs."""
     facts = await case.facts()
+    for finding in health(facts, case.limits.transaction_age):
+        yield finding
     found = obstacles(facts, case.limits.transaction_age)
+    for finding in found:
+        yield finding
     if not facts.health:
         advice = "Have pgq_grant('*', role, '{observe}') called"
         detail = "the role may not observe all queues: it cannot see them"
         yield Finding("obstacles", "warning", detail, advice)
-    for row in facts.health:
-        if row["status"] == "ok" or row["subject"] in ("slot in use", "xmin held"):
-            continue
-        if row["subject"] == "sessions":
-            advice = "GRANT pg_read_all_stats to that role"
-            yield Finding("sessions", "warning", f"the owner, {row['detail']}", advice)
-        elif row["subject"] == "maintenance":
-            yield await _maintenance(case, row)
-        elif row["subject"] != "rotation":
-            yield _shown(row, facts)
-        elif not found:
-            detail = f"behind for {output.age(row['age'])}: {row['detail']}"
-            yield Finding("rotation", "warning", detail, "pgq health, pgq locks", "rotation")
-    for finding in found:
-        yield finding
-    if facts.health and not found:
+    elif not found:
         oldest = output.age(case.limits.transaction_age)
         detail = f"nobody is in the way of rotation or vacuum for more than {oldest}"
         yield Finding("obstacles", "ok", detail)
 
 
-def _shown(row: Row, facts: Facts) -> Finding:
-    """Return a finding for a row of pgq_health about which nothing more is known here."""
-    detail = row["detail"] if row["age"] is None else f"{row['detail']}, {output.age(row['age'])}"
-    return Finding(
-        row["subject"], "warning", detail, None, row["subject"], facts.session(row["pid"])
-    )
-
-
-async def _maintenance(case: Case, row: Row) -> Finding:
-    detail = f"{row['detail']}; the last one was {output.age(row['age']) or 'never'} ago"
-    advice = "SELECT pgq_maintain(), and let workers use READ COMMITTED"
-    roles = await case.client.fetch(sql.ISOLATION)
-    holder = "; ".join("{role} in {database} do not use it".format(**role) for role in roles)
-    return Finding("maintenance", "warning", detail, advice, "maintenance", holder or None)
+def health(facts: Facts, limit: timedelta) -> list[Finding]:
+    """Return a finding for each row of pgq_health that is not ok, nor about who is in the way."""
+    found: list[Finding] = []
+    for row in facts.health:
+        subject, detail = row["subject"], row["detail"]
+        if row["status"] == "ok" or subject in ("slot in use", "xmin held"):
+            continue
+        advice = _ADVICE.get(subject)
+        holder = facts.session(row["pid"])
+        if subject == "sessions":
+            detail = f"the owner, {detail}"
+        elif subject == "maintenance":
+            detail += f"; the last one was {output.age(row['age']) or 'never'} ago"
+            roles = ["{role} in {database} do not use it".format(**role) for role in facts.rigid]
+            holder = some(roles) or None
+        elif subject == "rotation":
+            if obstacles(facts, limit):
+                continue  # they are why
+            detail = f"behind for {output.age(row['age'])}: {detail}"
+        elif row["age"] is not None:
+            detail += f", {output.age(row['age'])}"
+        found.append(Finding(subject, "warning", detail, advice, subject, holder))
+    return found
 
 
 def obstacles(facts: Facts, limit: timedelta) -> list[Finding]:
@@ -282,28 +285,30 @@ async def check_queues(case: Case) -> AsyncGenerator[Finding]:
 
 async def check_schedules(case: Case) -> AsyncGenerator[Finding]:
     """Schedules fire."""
-    facts = await case.facts()
+    for finding in schedules(await case.facts()):
+        yield finding
+
+
+def schedules(facts: Facts) -> list[Finding]:
+    """Return a finding for each schedule that is paused, or late while maintenance runs."""
     has_ticks = all(
         row["status"] == "ok" for row in facts.health if row["subject"] == "maintenance"
     )
+    found: list[Finding] = []
     for row in facts.schedules:
-        name, quoted = row["name"], shlex.quote(row["name"])
-        late = facts.now - row["next_at"]
+        name, late, pids = row["name"], facts.now - row["next_at"], facts.schedule_writers
         if row["paused"]:
+            advice = f"pgq schedule resume {shlex.quote(name)}"
             detail = f"{name} is paused"
-            advice = f"pgq schedule resume {quoted}"
-            yield Finding("schedules", "warning", detail, advice, "schedule paused")
+            found.append(Finding("schedules", "warning", detail, advice, "schedule paused"))
         elif late > _LATE and has_ticks:
             detail = f"{name} should have fired {output.age(late)} ago"
-            pids = [one["pid"] for one in await case.client.fetch(sql.SCHEDULE_WRITERS)]
+            advice, holder = "Nobody calls pgq: SELECT pgq_maintain(), or start a worker", None
             if pids:
-                sessions = await sessions_of(case.client, pids)
-                held = replace(facts, sessions=sessions)
                 advice = f"End who has it locked: {terminate(pids[0])}"
-                holder = some([held.session(pid) or "" for pid in pids])
-            else:
-                advice, holder = "Nobody calls pgq: SELECT pgq_maintain(), or start a worker", None
-            yield Finding("schedules", "warning", detail, advice, "schedule late", holder)
+                holder = some([facts.session(pid) or "" for pid in pids])
+            found.append(Finding("schedules", "warning", detail, advice, "schedule late", holder))
+    return found
 
 
 EVERYWHERE: Final[tuple[Check, ...]] = (

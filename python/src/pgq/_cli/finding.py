@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -60,6 +59,8 @@ class Facts:
         workers: pgq_workers.
         schedules: pgq_schedules.
         health: pgq_health.
+        rigid: which roles begin with an isolation level in which maintenance does not run, where.
+        schedule_writers: the backends that have changed schedules in an open transaction.
         sessions: pg_stat_activity, by pid.
     """
 
@@ -70,6 +71,8 @@ class Facts:
     workers: list[Row]
     schedules: list[Row]
     health: list[Row]
+    rigid: list[Row]
+    schedule_writers: list[int]
     sessions: dict[int, Row]
 
     def age(self, row: Row) -> timedelta:
@@ -108,7 +111,9 @@ async def gather(client: Client) -> Facts:
     settings = await _fetch_newer(client, sql.ALL_SETTINGS)
     workers = await client.fetch(sql.WORKERS)
     health = await client.fetch(sql.HEALTH)
-    pids = {row["pid"] for row in (*obstacles, *workers, *health)} - {None}
+    writers = [row["pid"] for row in await client.fetch(sql.SCHEDULE_WRITERS)]
+    pids = {row["pid"] for row in (*obstacles, *workers, *health)} | {*writers}
+    sessions = await client.fetch(sql.SESSIONS, sorted(pids - {None}))
     return Facts(
         now=server["now"],
         queues=queues,
@@ -117,7 +122,9 @@ async def gather(client: Client) -> Facts:
         workers=workers,
         schedules=await _fetch_newer(client, sql.SCHEDULES),
         health=health,
-        sessions=await sessions_of(client, sorted(pids)),
+        rigid=await client.fetch(sql.ISOLATION),
+        schedule_writers=writers,
+        sessions={row["pid"]: row for row in sessions},
     )
 
 
@@ -126,11 +133,6 @@ async def _fetch_newer(client: Client, statement: str) -> list[Row]:
     with suppress(asyncpg.UndefinedTableError):
         return await client.fetch(statement)
     return []
-
-
-async def sessions_of(client: Client, pids: Sequence[int]) -> dict[int, Row]:
-    """Return the sessions of backends, by pid."""
-    return {row["pid"]: row for row in await client.fetch(sql.SESSIONS, list(pids))}
 
 
 def terminate(pid: int) -> str:
