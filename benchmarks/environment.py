@@ -25,7 +25,7 @@ _OWN = frozenset(
 
 def describe(server: Server) -> dict[str, str]:
     """Return what matters of the machine and the server, by name."""
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     return {
         "PostgreSQL": server.version,
         "settings that differ from the default": _settings(server) or "none",

@@ -30,7 +30,7 @@ WORKERS: Final = [f"worker {number}" for number in range(1, 5)]
 FILES_PER_TRANSACTION: Final = 300
 BATCH: Final = 20
 LEASE: Final = timedelta(seconds=3)
-PATIENCE_SECONDS: Final = 50.0
+PATIENCE_SECONDS: Final = 300.0
 BAR_WIDTH: Final = 50
 
 TABLES: Final = """

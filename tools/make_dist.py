@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +66,7 @@ def _pgxn(tree: Path, committed: list[Path], output: Path, epoch: int) -> Path:
     scripts = sorted({*(tree / "extension" / "sql").glob("pgq--*.sql")} - {*committed})
     version = json.loads((tree / "META.json").read_text(encoding="utf-8"))["version"]
     target = output / f"pgq-{version}.zip"
-    time = datetime.fromtimestamp(epoch, timezone.utc).timetuple()[:6]
+    time = datetime.fromtimestamp(epoch, UTC).timetuple()[:6]
     with zipfile.ZipFile(target, "w") as archive:
         for path in [*committed, *scripts]:
             entry = zipfile.ZipInfo(f"{target.stem}/{path.relative_to(tree).as_posix()}", time)

@@ -27,13 +27,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal, NoReturn, TypedDict, final
+from typing import Final, Literal, NoReturn, TypedDict, final
 
 import bootstrap
 import pgwatch
 from pgfind import ServerError, find, find_program
 
-__all__ = ["Account", "Server", "ServerError", "find_account", "find_free_port"]
+__all__ = ["PATIENCE", "Account", "Server", "ServerError", "find_account", "find_free_port"]
+
+# Seconds after which a wait for another program counts as a hang, on the slowest machine, too.
+PATIENCE: Final = 300.0
 
 Mode = Literal["smart", "fast", "immediate", "kill"]
 
@@ -43,7 +46,6 @@ _SIGNALS: dict[Mode, signal.Signals] = {
     "immediate": signal.SIGQUIT,
     "kill": signal.SIGKILL,
 }
-_PATIENCE = 60.0
 _MEMORY = Path("/dev/shm")
 _ROOM = 8 << 30  # bytes
 
@@ -80,6 +82,7 @@ class Server:
         self._settings = dict(settings or {})
         self._extensions = extensions
         self._primary = primary
+        self._library_path: dict[str, str] = {}
         self._account = find_account()
         self._psql = find_program("psql", self._install)
         self._process: subprocess.Popen[bytes] | None = None
@@ -170,11 +173,11 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                env=_environment_without_libpq(),
+                env=_environment_without_libpq() | self._library_path,
                 start_new_session=True,
                 **self._account,
             )
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not self._is_ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ServerError(f"PostgreSQL did not start:\n{self.log.read_text()[-2000:]}")
@@ -187,7 +190,7 @@ class Server:
         self._process.send_signal(_SIGNALS[mode])
         if mode == "kill":
             pgwatch.end(self.data, signal.SIGKILL)
-        self._process.wait(_PATIENCE)
+        self._process.wait(PATIENCE)
 
     def restart(self, mode: Mode = "fast") -> None:
         """Stop the server in the given mode and start it again."""
@@ -322,11 +325,26 @@ class Server:
             if not found:
                 raise ServerError(f"extension {name} is not at hand: run 'make setup'")
             files += found
+        if any(file.suffix == ".so" for file in files):
+            self._stage_libraries()
         for file in files:
             target = (libraries if file.suffix == ".so" else scripts) / file.name
             target.unlink(missing_ok=True)
             shutil.copyfile(file, target)
             target.chmod(0o755 if file.suffix == ".so" else 0o644)
+
+    def _stage_libraries(self) -> None:
+        """Put the libraries that other extensions brought along where the server finds them."""
+        libraries = bootstrap.libraries(bootstrap.DEBIAN)
+        if not libraries:
+            return
+        place = self.directory / "libraries"
+        place.mkdir()
+        for library in libraries:
+            shutil.copyfile(library, place / library.name)
+        for path in (place, *place.iterdir()):
+            path.chmod(0o755)
+        self._library_path = {"LD_LIBRARY_PATH": str(place)}
 
 
 def find_account() -> Account:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, LiteralString, TypeAlias
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Jsonb
-from typing_extensions import LiteralString
 
 Connection: TypeAlias = "psycopg.Connection[DictRow]"
 

@@ -1,4 +1,4 @@
-"""A private PgBouncer that pools transactions."""
+"""A private PgBouncer that pools transactions, or what it is told."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import bootstrap
-from pgserver import Server, find_account, find_free_port
+from pgserver import PATIENCE, Server, find_account, find_free_port
 
 CONFIGURATION = Path(__file__).with_name("pgbouncer.ini")
-PATIENCE = 10.0
 
 
 def can_prepare() -> bool:
@@ -30,7 +29,7 @@ def can_prepare() -> bool:
 
 
 @contextlib.contextmanager
-def pgbouncer(server: Server, *, prepares: bool) -> Generator[int]:
+def pgbouncer(server: Server, *, prepares: bool, **settings: str) -> Generator[int]:
     """Run PgBouncer before a server while the block lasts; yields its TCP port.
 
     It works below the server's directory, and so is ended with the server in any event.
@@ -38,6 +37,7 @@ def pgbouncer(server: Server, *, prepares: bool) -> Generator[int]:
     Args:
         server: the server.
         prepares: whether it keeps prepared statements for its clients.
+        settings: of PgBouncer, other than those of the configuration file.
     """
     port = find_free_port()
     place = server.directory / f"pgbouncer-{port}"
@@ -49,6 +49,7 @@ def pgbouncer(server: Server, *, prepares: bool) -> Generator[int]:
     text = CONFIGURATION.read_text(encoding="utf-8").format(server=server, port=port)
     if can_prepare():
         text += f"max_prepared_statements = {200 if prepares else 0}\n"
+    text += "".join(f"{name} = {value}\n" for name, value in settings.items())
     (place / "pgbouncer.ini").write_text(text, encoding="utf-8")
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(

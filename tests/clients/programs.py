@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import bootstrap
+from pgserver import PATIENCE
 
 HERE = Path(__file__).parent
 JARS = ["/usr/share/java/postgresql.jar", "/usr/share/java/gson.jar"]
@@ -87,7 +88,7 @@ BUILDERS: dict[str, Callable[[Path], list[str]]] = {
 def run(command: Sequence[str], environment: dict[str, str]) -> list[str]:
     """Run a program that must succeed without a warning; return the lines that it prints."""
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     # psql reports also the errors that the program expects.

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pgq
 import pytest
+from pgserver import PATIENCE
 
 from .conftest import HOST
 from .pgbouncer import can_prepare
@@ -102,7 +103,7 @@ async def test_the_package_works_behind_pgbouncer(
                 worker.stop()
 
         ids = await queue.enqueue_many(range(10))
-        await asyncio.wait_for(worker.run(handle_signals=False), 60)
+        await asyncio.wait_for(worker.run(handle_signals=False), PATIENCE)
         states = await pool.fetch("select state from pgq_jobs where id = any($1)", ids)
         assert [row["state"] for row in states] == ["completed"] * 10
     assert sorted(done) == list(range(10))

@@ -17,8 +17,9 @@ from typing import Any
 from click.testing import CliRunner, Result
 from pgq._cli.main import cli
 
+from .sessions import within
+
 SCRIPT = Path(sys.executable).with_name("pgq")
-PATIENCE = 30.0
 
 
 def variables(dsn: Mapping[str, Any]) -> dict[str, str]:
@@ -71,7 +72,7 @@ class Running:
         """Wait for a line on stderr, and return it."""
         assert self.process.stderr is not None
         while True:
-            raw = await asyncio.wait_for(self.process.stderr.readline(), PATIENCE)
+            raw = await within(self.process.stderr.readline())
             assert raw, "".join(self.lines)
             self.lines.append(raw.decode())
             if condition(self.lines[-1]):
@@ -85,9 +86,9 @@ class Running:
     async def ended(self) -> int:
         """Wait for the end, and return the exit status."""
         assert self.process.stderr is not None
-        rest = await asyncio.wait_for(self.process.stderr.read(), PATIENCE)
+        rest = await within(self.process.stderr.read())
         self.lines += rest.decode().splitlines()
-        return await asyncio.wait_for(self.process.wait(), PATIENCE)
+        return await within(self.process.wait())
 
     async def terminated(self) -> int:
         """Send SIGTERM, wait for the end, and return the exit status."""
@@ -114,4 +115,4 @@ async def running(
     finally:
         if process.returncode is None:
             process.kill()
-        await asyncio.wait_for(process.communicate(), PATIENCE)
+        await within(process.communicate())

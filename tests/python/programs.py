@@ -6,12 +6,13 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from pgserver import PATIENCE
+
 
 def run_program(
     *command: str | Path,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float | None = None,
     stdin: str | None = None,
 ) -> str:
     """Run a program that must succeed, and return what it prints, errors included."""
@@ -23,7 +24,7 @@ def run_program(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout

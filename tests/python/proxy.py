@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Final, final
 
-from .sessions import PATIENCE, Dsn
+from pgserver import PATIENCE
+
+from .sessions import Dsn
 
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
 

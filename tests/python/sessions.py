@@ -20,14 +20,13 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
-from pgserver import Server
+from pgserver import PATIENCE, Server
 
 Connection: TypeAlias = "asyncpg.Connection[Any]"
 Dsn: TypeAlias = "dict[str, Any]"
 Receipt: TypeAlias = "tuple[int, int]"
 T = TypeVar("T")
 
-PATIENCE = 60.0
 NUMBERS = "select pgq_enqueue_many(array(select to_jsonb(n) from generate_series(1, $1::int) n))"
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pgq
 import pytest
 
-from .cli_session import PATIENCE, SCRIPT, running, variables
+from .cli_session import SCRIPT, running, variables
 from .pages import read, snippets
 from .programs import run_program
 from .sessions import Connection, until
@@ -53,7 +53,7 @@ def run(dsn: dict[str, Any], shop: Path) -> Shell:
     environment.pop("PGQ_TEST_DSN", None)
 
     def run(*command: str) -> str:
-        return run_program(*command, cwd=shop, env=environment, timeout=PATIENCE)
+        return run_program(*command, cwd=shop, env=environment)
 
     return run
 
@@ -85,9 +85,9 @@ async def test_the_shop_of_the_page_works(
         return await states("reports") == ["completed"]
 
     async with running(dsn, *worker.split(), cwd=shop) as process:
-        await until(are_done, PATIENCE)
+        await until(are_done)
         job_id = await reports.enqueue(None)
-        await until(is_added_up, PATIENCE)
+        await until(is_added_up)
         assert await process.terminated() == 0
     job = await reports.get(job_id)
     assert job is not None

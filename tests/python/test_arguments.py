@@ -52,9 +52,9 @@ def test_what_is_made_of_wrong_arguments_names_them(
         call()
 
 
-@pytest.mark.parametrize("name", ["run_at", "expires_at", "headers", "connection"])
+@pytest.mark.parametrize("name", ["run_at", "delay", "expires_at", "headers", "connection"])
 async def test_wrong_arguments_of_enqueue_are_named(pool: asyncpg.Pool[Any], name: str) -> None:
-    wrong = DSN if name in {"headers", "connection"} else HOUR
+    wrong = HOUR if name in {"run_at", "expires_at"} else DSN
     queue: Any = pgq.Queue(pool)
     one, many = (task.enqueue, queue.enqueue), (task.enqueue_many, queue.enqueue_many)
     for call in (*one, *many):

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -346,7 +346,7 @@ def test_upgrade_updates_to_the_version_of_the_files(empty: Cli, server: Server)
 
 
 def test_enqueue_passes_all_options(pgq: Cli) -> None:
-    before = datetime.now(timezone.utc)
+    before = datetime.now(UTC)
     job_id = pgq.json(
         *("enqueue", "default", '{"n": 1.5}', "--priority", "3", "--in", "1h30m"),
         *("--dedupe-key", "k", "--group-key", "g", "--max-attempts", "4", "--task", "send"),

@@ -473,4 +473,4 @@ def test_the_table_of_the_documentation_has_all_diagnoses() -> None:
     for cause in table:
         assert f'"{cause}"' in source
     if len(DRIVEN) > 1:  # when the others have run
-        assert DRIVEN | {"dead", "replication slot"} == set(table)
+        assert DRIVEN | {"dead", "notifications", "replication slot"} == set(table)

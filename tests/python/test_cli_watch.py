@@ -21,7 +21,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -30,11 +30,11 @@ from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
 from pgq._cli.finding import Facts
 from pgq._cli.screen import QUEUES, WORKERS, Frame, View
-from pgserver import Server
+from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from .cli_session import PATIENCE, SCRIPT, Cli, Running, running, variables
+from .cli_session import SCRIPT, Cli, Running, running, variables
 from .sessions import Connection, enqueue
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
@@ -84,7 +84,7 @@ def rows_of(number: int, **row: Any) -> list[dict[str, Any]]:
     return [{key: numbered(value, n) for key, value in row.items()} for n in range(number)]
 
 
-NOON = datetime(2026, 11, 27, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 
 
 def frame_of(queues: int, workers: int, in_the_way: int) -> Frame:
@@ -345,7 +345,7 @@ def test_a_replication_slot_that_nobody_uses_is_named() -> None:
     in_use = {**row, "detail": 'by the replication slot "fed", 2 transactions', "pid": 42}
     hidden = {**row, "status": "unknown", "detail": "by a session, 2 transactions", "pid": 43}
     rows: list[dict[str, Any]] = [unused, in_use, hidden]
-    facts = Facts(datetime.now(timezone.utc), [], {}, [], [], [], rows, [], [], {})
+    facts = Facts(datetime.now(UTC), [], {}, [], [], [], rows, [], [], {})
     [finding] = obstacles(facts, timedelta(minutes=1))
     assert '"left"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
@@ -572,7 +572,7 @@ async def test_a_scrape_does_not_wait_for_ever_behind_others(
     async def read(_: Settings) -> None:
         begun.set()
         await asyncio.to_thread(ended.wait, PATIENCE)
-        raise asyncio.TimeoutError
+        raise TimeoutError
 
     monkeypatch.setattr("pgq._cli.exporter._read", read)
     monkeypatch.setattr("pgq._cli.exporter._CALL_SECONDS", 0.05)

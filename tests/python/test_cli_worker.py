@@ -14,7 +14,7 @@ import pgq
 import pytest
 from pgq._cli.supervisor import Supervisor
 
-from .cli_session import PATIENCE, Running, running
+from .cli_session import Running, running
 from .pages import read, snippets
 from .sessions import Connection, until, within
 from .sessions import started as begun
@@ -78,6 +78,18 @@ async def coroutine(pool):
     return make(pool)
 
 
+def no_pool():
+    return none
+
+
+class App:
+    # What a web server runs.
+
+    async def __call__(self, scope, receive, send):
+        raise LookupError("no server")
+
+
+app = App()
 none = pgq.Worker()
 number = 1
 """
@@ -131,7 +143,7 @@ async def test_the_worker_of_the_documentation_runs(
         return job is not None and job.state == "completed"
 
     async with running(dsn, "worker", "shop:worker", cwd=tmp_path) as worker:
-        await until(is_completed, PATIENCE)
+        await until(is_completed)
         assert await worker.terminated() == 0
 
 
@@ -164,8 +176,10 @@ NO_WORKERS = {
     "shop": "not module:attribute",
     "nowhere:worker": "No module named 'nowhere'",
     "shop:missing": "has no attribute 'missing'",
-    "shop:number": "neither a pgq.Worker nor a function",
+    "shop:number": "nor a function that takes a pool: its type is int. Name a worker",
     "shop:wait": "neither a pgq.Worker nor a function",
+    "shop:app": "nor a function that takes a pool: its type is App. Name a worker",
+    "shop:no_pool": "neither a pgq.Worker nor a function",
     "shop:wrong": "the function returned 1",
     "shop:coroutine": "a coroutine function: make it a plain function",
     "shop:none": "the worker has no handler",
@@ -262,7 +276,7 @@ async def signalled(pid: int, number: signal.Signals) -> None:
     async def has_it() -> bool:
         return not is_pending(pid, number)
 
-    await until(has_it, PATIENCE)
+    await until(has_it)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +306,7 @@ async def test_handlers_finish_when_all_processes_get_the_signal(
         async def grinding() -> str:
             return told.read_text(encoding="utf-8") if told.exists() else ""
 
-        grinder = int(await until(grinding, PATIENCE))
+        grinder = int(await until(grinding))
         pids = [worker.process.pid, waiting, parent_of(grinder), grinder]
         for pid in dict.fromkeys(reversed(pids) if last == "supervisor" else pids):
             await signalled(pid, number)
@@ -434,7 +448,7 @@ async def test_the_status_of_wrong_usage_stays_whatever_the_others_end_with(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     supervisor = Supervisor((sys.executable, "-c", BOTH_FAIL), os.environ, 2)
-    assert await within(supervisor.run(), PATIENCE) == 2
+    assert await within(supervisor.run()) == 2
 
 
 async def test_a_target_that_is_no_worker_any_more_ends_no_process_that_works(
@@ -448,9 +462,9 @@ async def test_a_target_that_is_no_worker_any_more_ends_no_process_that_works(
         return "ended with 2: starting another" in caplog.text
 
     async with begun(supervisor.run()) as run:
-        await until(is_started_again, PATIENCE)
+        await until(is_started_again)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert await within(run, PATIENCE) == 0
+        assert await within(run) == 0
 
 
 async def test_a_process_that_cannot_be_started_ends_no_process_that_works(
@@ -465,14 +479,14 @@ async def test_a_process_that_cannot_be_started_ends_no_process_that_works(
         return text in caplog.text
 
     async with begun(supervisor.run()) as run:
-        await until(lambda: tells("ended with 1: starting another"), PATIENCE)
+        await until(lambda: tells("ended with 1: starting another"))
         program.unlink()
-        await until(lambda: tells("cannot be started, trying again"), PATIENCE)
+        await until(lambda: tells("cannot be started, trying again"))
         program.symlink_to("/bin/false")
         caplog.clear()
-        await until(lambda: tells("ended with 1: starting another"), PATIENCE)
+        await until(lambda: tells("ended with 1: starting another"))
         os.kill(os.getpid(), signal.SIGTERM)
-        assert await within(run, PATIENCE) == 0
+        assert await within(run) == 0
 
 
 # Reload

@@ -6,11 +6,21 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import partial, wraps
-from typing import Any, Generic, Literal, NamedTuple, NoReturn, Optional, TypedDict, TypeVar
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    NotRequired,
+    Optional,
+    TypedDict,
+    TypeVar,
+)
 from uuid import UUID
 
 import msgspec
@@ -19,13 +29,12 @@ import pydantic
 import pytest
 from pgq._codec import Codec
 from pgq._rows import read_json
-from typing_extensions import NotRequired
 
 pytestmark = pytest.mark.once
 
 T = TypeVar("T")
 ID = UUID(int=7)
-AT = datetime(2026, 11, 22, 5, tzinfo=timezone.utc)
+AT = datetime(2026, 11, 22, 5, tzinfo=UTC)
 
 
 class Color(Enum):

@@ -12,6 +12,8 @@ import yaml
 from bootstrap import ROOT
 from pgserver import Server
 
+from .sessions import within
+
 pytestmark = pytest.mark.once
 
 DEMO = ROOT / "docker"
@@ -34,7 +36,7 @@ def test_each_image_is_built_by_one_service() -> None:
 
 async def read_line(process: Process) -> str:
     assert process.stdout
-    return (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
+    return (await within(process.stdout.readline())).decode()
 
 
 async def test_the_worker_ships_what_the_producer_orders(server: Server) -> None:
@@ -53,7 +55,7 @@ async def test_the_worker_ships_what_the_producer_orders(server: Server) -> None
         )
 
     install = await start("-m", "pgq", "install")
-    assert await asyncio.wait_for(install.wait(), 60) == 0
+    assert await within(install.wait()) == 0
     worker = await start("-m", "pgq", "worker", "demo:worker")
     producer = await start("demo.py")
     try:

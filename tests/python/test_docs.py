@@ -22,7 +22,7 @@ import pytest
 from bootstrap import ROOT
 
 from . import pages
-from .sessions import Connection
+from .sessions import Connection, within
 from .test_readme import environment, run_sql
 
 __all__ = ["environment"]
@@ -40,7 +40,6 @@ RUN_ELSEWHERE = {
     "playground.md",
     "python.md",
 }
-PATIENCE = 60
 
 FENCE = re.compile(
     r"^```(?P<language>\w+)(?: title=\"(?P<session>[^\"]+)\")?\n(?P<code>.*?)^```\n"
@@ -69,7 +68,7 @@ class Psql:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{code}\n\\echo done\n".encode())
-        output = await asyncio.wait_for(self._process.stdout.readuntil(b"done\n"), PATIENCE)
+        output = await within(self._process.stdout.readuntil(b"done\n"))
         return output.decode().removesuffix("done\n")
 
 
@@ -81,7 +80,7 @@ async def run_program(environment: dict[str, str], code: str, *command: str) -> 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(process.communicate(code.encode()), PATIENCE)
+    output, _ = await within(process.communicate(code.encode()))
     assert process.returncode == 0, output.decode()
     return output.decode()
 

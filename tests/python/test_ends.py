@@ -99,8 +99,8 @@ CELLS: Final = (
     "worker = pgq.Worker(pool)\nbegun = asyncio.Event()",
     "@worker.handler('default')\nasync def handle(job):\n    begun.set()",
     "task = asyncio.create_task(worker.run())",
-    "await queue.enqueue(1)\nawait asyncio.wait_for(begun.wait(), 30)",
-    "worker.stop()\nawait asyncio.wait_for(task, 30)",
+    "await queue.enqueue(1)\nawait within(begun.wait())",
+    "worker.stop()\nawait within(task)",
 )
 
 
@@ -307,7 +307,7 @@ async def test_a_process_that_a_handler_forks_has_no_signal_handlers_of_the_work
             assert job is not None
             assert job.result == -signal.SIGTERM
         worker.stop()
-        await within(run, 30)
+        await within(run)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

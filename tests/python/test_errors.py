@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -48,7 +48,7 @@ async def claim_finished(queue: pgq.Queue) -> None:
 
 
 async def claim_scheduled(queue: pgq.Queue) -> None:
-    job_id = await queue.enqueue(1, run_at=datetime.now(timezone.utc) + timedelta(days=1))
+    job_id = await queue.enqueue(1, run_at=datetime.now(UTC) + timedelta(days=1))
     await queue.claim(job_id)
 
 

@@ -38,7 +38,6 @@ from .pages import snippets
 from .receiver import HANG, HANG_UP, receiving
 from .sessions import Connection, until, within
 
-PATIENCE = 60.0
 KILLS = 10
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 
@@ -85,12 +84,12 @@ async def running(*command: str) -> AsyncGenerator[Process, None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        await within(process.communicate(), PATIENCE)
+        await within(process.communicate())
 
 
 async def output(*command: str) -> str:
     async with running(*command) as process:
-        text, _ = await within(process.communicate(), PATIENCE)
+        text, _ = await within(process.communicate())
         return text.decode()
 
 
@@ -102,7 +101,7 @@ async def at_work(module: Any) -> AsyncGenerator[None, None]:
         yield
     finally:
         module.worker.stop()
-        await within(main, PATIENCE)
+        await within(main)
 
 
 def free_port() -> int:
@@ -167,12 +166,12 @@ async def test_the_web_application_and_its_worker_run(install: Install) -> None:
                 return str(answer.json()["id"])
             return None
 
-        signup = await until(accepted, PATIENCE, 0.1)
+        signup = await until(accepted, pause=0.1)
 
         async def sent() -> bool:
             return bool((await client.get(f"{url}/{signup}")).json()["state"] == "completed")
 
-        await until(sent, PATIENCE)
+        await until(sent)
 
 
 # The ledger
@@ -206,7 +205,7 @@ async def check_ledger(pool: asyncpg.Pool[Any], wanted: list[Move]) -> None:
         left = "select count(*) from pgq_jobs where state not in ('completed', 'cancelled')"
         return bool(await pool.fetchval(left) == 0)
 
-    await until(ended, PATIENCE, 0.05)
+    await until(ended, pause=0.05)
     assert [tuple(row) for row in await pool.fetch(TRANSFERS)] == wanted
     balances: dict[str, int] = dict.fromkeys(ACCOUNTS, 100_000)
     for _, source, target, cents in wanted:
@@ -240,7 +239,7 @@ async def test_transfers_happen_once_however_many_workers_are_killed(
                 # In this order, as transfers do.
                 await connection.execute("select from account order by id for update")
                 wanted += await enqueue_transfers(pool, 60)
-                killed = await until(victim, PATIENCE, 0.001)
+                killed = await until(victim, pause=0.001)
                 assert killed is not None
                 if number % 2:
                     killed.kill()  # while nobody comes to an end with what it holds
@@ -293,7 +292,7 @@ async def test_transfers_happen_once_however_many_psqls_are_killed(
             async def begun(before: int = before) -> bool:
                 return bool(await pool.fetchval("select count(*) from transfer") > before)
 
-            await until(begun, PATIENCE, 0.001)
+            await until(begun, pause=0.001)
             workers.pop(0).kill()
             workers.append(await start())
         await check_ledger(pool, wanted)
@@ -310,7 +309,7 @@ async def test_the_ledger_agrees_after_a_kill(pool: asyncpg.Pool[Any]) -> None:
         async def more() -> bool:
             return bool(await pool.fetchval("select count(*) from transfer") > made)
 
-        await until(more, PATIENCE, 0.05)
+        await until(more, pause=0.05)
     agrees = """
         select balance = 100000 - (select sum(cents) from transfer) from account where id = 'ada'
     """
@@ -487,7 +486,7 @@ async def test_an_event_from_the_command_line_is_delivered(connection: Connectio
             async def arrived() -> list[Any]:
                 return receiver.got("/")
 
-            assert await until(arrived, PATIENCE, 0.05) == [
+            assert await until(arrived, pause=0.05) == [
                 {"event": "invoice.paid", "data": {"invoice": 7}}
             ]
 
@@ -560,7 +559,7 @@ async def test_an_import_that_is_killed_goes_on_where_it_was(
                 waiter = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
                 return bool(await connection.fetchval(waiter))
 
-            await until(stalled, PATIENCE)
+            await until(stalled)
             killed.kill()
             await killed.wait()
         chunks = "select job from import_chunk order by job"
@@ -572,7 +571,7 @@ async def test_an_import_that_is_killed_goes_on_where_it_was(
         async def finished() -> bool:
             return (await progress(connection))[3]
 
-        await until(finished, PATIENCE)
+        await until(finished)
     after = await connection.fetch(chunks)
     assert after[:15] == before, "the second attempt has not begun again"
     assert await progress(connection) == (len(after), len(after), 2000, True)

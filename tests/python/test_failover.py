@@ -97,7 +97,7 @@ async def test_a_worker_follows_the_primary_and_nothing_acknowledged_is_lost(pai
             async def under_way() -> bool:
                 return len(acknowledged) >= JOBS // 3
 
-            await until(under_way, 30)
+            await until(under_way)
             async with sessions(dsn_of(standby), 1) as (reader,):
 
                 async def shows_leases() -> bool:
@@ -108,7 +108,7 @@ async def test_a_worker_follows_the_primary_and_nothing_acknowledged_is_lost(pai
                 assert await reader.fetchval(gone), "a standby does not know"
             await asyncio.to_thread(primary.stop, "kill")
             await asyncio.to_thread(standby.promote)
-            await within(producer, 30)
+            await within(producer)
             async with sessions(dsn_of(standby), 1) as (observer,):
 
                 async def completed(*ids: int) -> bool:
@@ -117,8 +117,8 @@ async def test_a_worker_follows_the_primary_and_nothing_acknowledged_is_lost(pai
                 async def owns_connections() -> bool:
                     return bool(await observer.fetchval(OWN, NAME))
 
-                await until(lambda: completed(*acknowledged), 30, pause=0.05)
-                await until(owns_connections, 30, pause=0.05)
+                await until(lambda: completed(*acknowledged), pause=0.05)
+                await until(owns_connections, pause=0.05)
                 gate.set()
                 await until(lambda: completed(held_id))
                 effects = [row[0] for row in await observer.fetch("select job from effect")]

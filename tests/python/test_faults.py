@@ -162,7 +162,7 @@ async def test_nothing_is_lost_and_no_effect_is_doubled_by_twenty_crashes(
             return left < before
 
         while left:
-            await until(fewer, 30)
+            await until(fewer)
         effects = [row[0] for row in await connection.fetch("select job from effect")]
         dead = await connection.fetchval(
             "select count(*) from pgq.archive where state <> 'completed'"

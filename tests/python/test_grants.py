@@ -43,7 +43,7 @@ async def ann(a: Connection, logins: dict[str, Dsn]) -> AsyncIterator[Connection
     """A session of a role that may do everything with queue a; there also is a queue b."""
     await a.execute("select pgq_create_queue('a'), pgq_create_queue('b')")
     await grant(a, "a", logins["ann"]["user"], "enqueue", "consume", "observe", "manage")
-    async with sessions(logins["ann"], 1, pgq__slot_size="8192") as (session,):
+    async with sessions(logins["ann"], 1) as (session,):
         yield session
 
 
@@ -145,8 +145,9 @@ async def test_a_worker_needs_no_more_than_consume(
 
 
 async def test_maintenance_runs_in_the_calls_of_roles_that_own_nothing(
-    a: Connection, ann: Connection
+    a: Connection, ann: Connection, dsn: Dsn
 ) -> None:
+    await a.execute(f"alter database {dsn['database']} set pgq.slot_size = 8192")
     before = await files(a)
     for _ in range(10):
         await ann.execute(

@@ -20,8 +20,9 @@ import asyncpg
 import pgq
 import pytest
 from pgq import _call
+from pgserver import PATIENCE
 
-from .sessions import Connection, started, within
+from .sessions import Connection, started, until, within
 from .workers import FAST, SHORT
 
 pytestmark = pytest.mark.once
@@ -42,22 +43,24 @@ async def running(worker: pgq.Worker) -> AsyncGenerator[None, None]:
         yield
     finally:
         worker.stop()
-        await asyncio.wait_for(task, 30)
+        await within(task)
 
 
 async def patiently(event: asyncio.Event) -> None:
-    await asyncio.wait_for(event.wait(), 30)
+    await within(event.wait())
 
 
 async def ended(queue: pgq.Queue, job_id: int) -> tuple[str, str | None]:
     """Wait until a job has gone through a worker and return its state and last error."""
-    for _ in range(3000):
+
+    async def at_rest() -> pgq.JobSnapshot | None:
         job = await queue.get(job_id)
         assert job is not None
-        if job.state not in {"ready", "active"}:
-            return job.state, job.last_error
-        await asyncio.sleep(0.01)
-    raise AssertionError("it is still at work")
+        return None if job.state in {"ready", "active"} else job
+
+    job = await until(at_rest, pause=0.01)
+    assert job is not None
+    return job.state, job.last_error
 
 
 def wait_in_python(seconds: float = LONG) -> None:
@@ -150,7 +153,7 @@ async def test_a_thread_that_does_not_listen_keeps_its_slot(
     begun: list[int] = []
 
     def watched(thread: threading.Thread) -> None:
-        assert inside.wait(30)
+        assert inside.wait(PATIENCE)
         interrupt(thread)
         interrupted.set()
 
@@ -461,7 +464,7 @@ async def test_outcomes_that_are_being_written_make_room_for_as_many_jobs(
         await patiently(enough)
         await asyncio.sleep(0.2)  # for more, if it were not bounded
         gate.set()
-        await within(working, 30)
+        await within(working)
     assert (completed, most_held) == (30, most)
 
 
@@ -528,7 +531,7 @@ async def test_until_idle_runs_what_a_handler_waits_for(
             await child_begun.wait()
 
     await queue.enqueue("parent")
-    await within(worker.run_until_idle(), 30)
+    await within(worker.run_until_idle())
 
 
 async def test_until_idle_follows_jobs_from_queue_to_queue(
@@ -566,13 +569,13 @@ async def test_a_worker_can_be_given_its_pool_late(pool: asyncpg.Pool[Any]) -> N
         await worker.run()
     await worker.run_until_idle(pool)
     worker.stop()
-    await asyncio.wait_for(worker.run(pool), 30)
+    await within(worker.run(pool))
     run = asyncio.create_task(worker.run(pool))
     await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="runs already"):
         await worker.run(pool)
     worker.stop()
-    await asyncio.wait_for(run, 30)
+    await within(run)
 
 
 def give_up(_: pgq.Job) -> None:
@@ -648,7 +651,7 @@ async def test_a_loop_that_begins_tasks_at_once_makes_no_difference(
     ids = await queue.enqueue_many(range(300), max_attempts=1)
     factory: Any = getattr(asyncio, "eager_task_factory", eagerly)
     asyncio.get_running_loop().set_task_factory(factory)
-    await asyncio.wait_for(worker.run_until_idle(), 30)
+    await within(worker.run_until_idle())
     asyncio.get_running_loop().set_task_factory(None)
     assert {(await ended(queue, job_id))[0] for job_id in ids} == {"completed"}
     assert len(depths) == 1, "each begins where the one before began"
@@ -670,7 +673,7 @@ async def test_what_no_outcome_is_fails_its_job_only(queue: pgq.Queue, worker: p
         return Hasty() if job.payload == 2 else None
 
     ids = await queue.enqueue_many([1, 2, 3], max_attempts=1)
-    await asyncio.wait_for(worker.run_until_idle(), 30)
+    await within(worker.run_until_idle())
     (first, said), (second, lacks), (third, _) = [await ended(queue, job_id) for job_id in ids]
     assert (first, second, third) == ("dead", "dead", "completed")
     assert "it cannot be said" in str(said)

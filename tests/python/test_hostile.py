@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import asyncpg.transaction
 import pgq
 import pytest
 from pgq._link import answered
+from pgserver import PATIENCE
 
 from .sessions import Connection, until, within
 from .workers import FAST, SHORT, errors_of_attempts, running
@@ -333,7 +334,7 @@ async def test_a_claim_that_is_read_late_is_not_begun(
     @worker.handler("default", timeout=HOUR, batch=1, concurrency=5)
     async def handle(job: pgq.Job) -> None:
         assert job.lease_expires_at is not None
-        begun.append((job.payload, datetime.now(timezone.utc) < job.lease_expires_at))
+        begun.append((job.payload, datetime.now(UTC) < job.lease_expires_at))
 
     monkeypatch.setattr(pgq.Queue, "dequeue", late_once)
     for number in range(3):
@@ -479,7 +480,7 @@ async def test_a_job_is_not_given_back_before_its_thread_has_ended(
             while True:
                 time.sleep(0.001)
         finally:
-            gate.wait(30)
+            gate.wait(PATIENCE)
             gone.set()
 
     @pgq.task("default")
@@ -545,7 +546,7 @@ async def test_a_thread_that_does_not_end_keeps_its_lease_and_holds_up_nobody(
         while not gate.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 loop.call_soon_threadsafe(begun.set)
-                gate.wait(30)
+                gate.wait(PATIENCE)
 
     others = asyncio.all_tasks()
     job_id = await queue.enqueue(1)

@@ -209,8 +209,7 @@ async def test_no_more_jobs_are_ever_active_than_may_be(
                     crowd.watch(),
                     crowd.move(a),
                     *(crowd.consume(consumer, n) for n, consumer in enumerate(consumers)),
-                ),
-                60,
+                )
             )
     assert crowd.peak > most / 2
     assert crowd.killed > 0

@@ -17,6 +17,7 @@ import pgq
 import pytest
 from pgq._log import about, about_worker, trouble
 from pgq._watch import Watch
+from pgserver import PATIENCE
 
 from .sessions import Connection, until, within
 from .workers import FAST, SHORT, Hook, running
@@ -293,7 +294,7 @@ async def test_a_blocked_event_loop_is_told_once(
     @worker.handler("default")
     async def block(_: pgq.Job) -> list[bool]:
         start(watches[0])  # not before: a slow start of the run would be told, too
-        return [told.wait(30), told_again.wait(2)]
+        return [told.wait(PATIENCE), told_again.wait(2)]
 
     monkeypatch.setattr(Watch, "start", start_later)
     listen = Listen()

@@ -15,7 +15,7 @@ import os
 import random
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import asyncpg
@@ -123,7 +123,7 @@ class Model:
         """Check a job that a claim which was sent at `since` has leased."""
         self.check_given(row, since)
         claimed_at, expires_at = row["claimed_at"], row["lease_expires_at"]
-        answered_at = datetime.now(timezone.utc)
+        answered_at = datetime.now(UTC)
         return Lease(row["id"], row["token"], claimed_at, expires_at, since, answered_at)
 
     def check_given(self, row: asyncpg.Record, since: int, popped: bool = False) -> None:
@@ -148,7 +148,7 @@ class Model:
             newer = [token for at, token in job.known if at <= since and token > lease.token]
             assert not newer, f"stale {lease} accepted, {newer}"
         elif lease.token not in self.touched:
-            assert datetime.now(timezone.utc) >= lease.expires_at, f"good {lease} refused"
+            assert datetime.now(UTC) >= lease.expires_at, f"good {lease} refused"
 
     def check_all(self) -> None:
         """Check that every job ended, and that its leases did not overlap."""
@@ -187,8 +187,8 @@ class Session:
             return
         payloads = [next(self.model.calls) for _ in range(self.chance.choice([1, 1, 5, 30]))]
         delay = self.chance.choice([None, None, None, 0.05, 0.5])
-        now = datetime.now(timezone.utc).timestamp()
-        run_at = None if delay is None else datetime.fromtimestamp(now + delay, timezone.utc)
+        now = datetime.now(UTC).timestamp()
+        run_at = None if delay is None else datetime.fromtimestamp(now + delay, UTC)
         rows = await self.connection.fetch(
             "select pgq_enqueue_many($1::text[]::jsonb[], priority => $2, run_at => $3)",
             [str(payload) for payload in payloads],

@@ -257,7 +257,7 @@ async def test_a_network_that_breaks_again_and_again_costs_and_doubles_nothing(
                 query = "select count(*) from effect"
                 return bool(await scene.observer.fetchval(query) >= 15 * number)
 
-            await until(progressed, 30)
+            await until(progressed)
             scene.proxy.cut()
             if number % 5 == 0:
                 scene.proxy.refuse()

@@ -423,7 +423,7 @@ async def test_the_span_tells_why_a_handler_was_cancelled(
 
     job_id = await queue.enqueue(1)
     running = asyncio.create_task(worker.run())
-    await asyncio.wait_for(begun.wait(), 30)
+    await within(begun.wait())
     if act == "stop":
         worker.stop()
     else:
@@ -434,7 +434,7 @@ async def test_the_span_tells_why_a_handler_was_cancelled(
 
     await until(has_ended)
     worker.stop()
-    await asyncio.wait_for(running, 30)
+    await within(running)
     assert attributes(telemetry.span("process default"))["pgq.job.outcome"] == outcome
 
 

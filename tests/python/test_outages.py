@@ -63,7 +63,7 @@ async def logged(caplog: pytest.LogCaptureFixture, *texts: str) -> None:
     async def found() -> bool:
         return all(text in caplog.text for text in texts)
 
-    await until(found, 30)
+    await until(found)
 
 
 @pytest.mark.parametrize("mode", ["immediate", "kill"])
@@ -81,7 +81,7 @@ async def test_a_server_that_crashes_costs_and_doubles_nothing(
         async def enough() -> bool:
             return bool(await pool.fetchval("select count(*) from effect") >= number)
 
-        await until(enough, 30)
+        await until(enough)
 
     async with running(site.worker):
         for number in (50, 150):

@@ -102,7 +102,7 @@ async def told(directory: Path) -> int:
         file = directory / "pid"
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
-    return int(await until(written, 30))
+    return int(await until(written))
 
 
 ENDS = ["asyncio waits", "uvloop waits"]
@@ -140,7 +140,7 @@ async def test_a_process_ends_with_its_connection(
         request = pickle.dumps(_child.Request("hang", "hang", _child.Main(None, None), job))
         ours.sendall(_child.LENGTH.pack(len(request)) + request)
         assert await told(tmp_path) == process.pid
-    assert await within(process.wait(), 30) == -signal.SIGKILL
+    assert await within(process.wait()) == -signal.SIGKILL
 
 
 def start_a_program(_: pgq.Job) -> int:
@@ -199,7 +199,7 @@ async def pid_of(queue: pgq.Queue) -> int:
         assert job.state != "dead", job.last_error
         return job.result
 
-    return int(await until(result, 30))
+    return int(await until(result))
 
 
 @pytest.mark.parametrize("number", _child.SIGNALS)
@@ -307,7 +307,7 @@ async def test_a_handler_may_stand_in_the_main_module(
     file.write_text(relative + MAIN, encoding="utf-8")
     arguments = ["-m", "shop.sizes"] if how == "module" else [str(file)]
     environment = {**os.environ, **variables(dsn)}
-    output = run_program(sys.executable, *arguments, cwd=tmp_path, env=environment, timeout=60)
+    output = run_program(sys.executable, *arguments, cwd=tmp_path, env=environment)
     assert output == "Size(n=8)\n"
 
 
@@ -320,7 +320,7 @@ async def test_a_main_module_that_starts_a_worker_on_import_is_told(
     (tmp_path / "sizes.py").write_text(program, encoding="utf-8")
     command = [sys.executable, str(tmp_path / "sizes.py")]
     environment = {**os.environ, **variables(dsn)}
-    await asyncio.to_thread(run_program, *command, cwd=tmp_path, env=environment, timeout=60)
+    await asyncio.to_thread(run_program, *command, cwd=tmp_path, env=environment)
     job = await queue.get(job_id)
     assert job is not None
     assert "RuntimeError: the main module starts a worker when it is imported" in str(

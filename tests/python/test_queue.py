@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ NAMES = ["emails", "Q\"uo'te $1 %s", "Ünï \U0001f99c", "x" * 200]
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 async def test_job_has_the_columns_of_the_claim(queue: pgq.Queue) -> None:
@@ -230,6 +230,31 @@ async def test_a_completion_that_is_rolled_back_did_not_happen(
     assert not await queue.complete(job)
 
 
+async def test_jobs_with_and_without_keys_go_in_one_call(queue: pgq.Queue) -> None:
+    live = await queue.enqueue(0, dedupe_key="k")
+    ids = await queue.enqueue_many(
+        [1, 2, 3, 4, 5],
+        dedupe_keys=[None, "k", None, "l", "l"],
+        group_keys=["g", "h", None, None, "g"],
+    )
+    assert (ids[1], ids[4]) == (live, ids[3])
+    jobs = {job.id: job for job in await queue.dequeue(9)}
+    keys = [(jobs[i].payload, jobs[i].dedupe_key, jobs[i].group_key) for i in ids[:4]]
+    assert keys == [(1, None, "g"), (0, "k", None), (3, None, None), (4, "l", None)]
+    assert len(jobs) == 4
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_an_old_snapshot_takes_jobs_without_keys_among_those_with(
+    queue: pgq.Queue, connection: Connection, level: str
+) -> None:
+    await connection.execute(f"begin isolation level {level}")
+    ids = await queue.enqueue_many([1, 2, 3], dedupe_keys=[None, "k", None], connection=connection)
+    await connection.execute("commit")
+    assert len(set(ids)) == 3
+    assert {job.id for job in await queue.dequeue(9)} == set(ids)
+
+
 async def test_enqueue_many_of_nothing_is_nothing(queue: pgq.Queue) -> None:
     assert await queue.enqueue_many([]) == []
     assert await queue.enqueue_many(iter(())) == []
@@ -239,6 +264,33 @@ async def test_a_job_of_the_future_is_not_claimed(queue: pgq.Queue) -> None:
     await queue.enqueue("later", run_at=now() + timedelta(hours=1))
     await queue.enqueue("past", run_at=now() - timedelta(hours=1))
     assert [job.payload for job in await queue.dequeue(10)] == ["past"]
+
+
+async def test_a_delay_counts_from_now_by_the_clock_of_the_server(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    @pgq.task("default")
+    async def handle(_: pgq.Job[int]) -> None: ...
+
+    async with pool.acquire() as connection, connection.transaction():
+        before = await connection.fetchval("select clock_timestamp()")
+        hour = timedelta(hours=1)
+        ids = [await queue.enqueue(1, delay=hour, connection=connection)]
+        ids += await queue.enqueue_many([2, 3], delay=hour, connection=connection)
+        ids.append((await handle.enqueue(4, delay=hour, connection=connection)).id)
+        after = await connection.fetchval("select clock_timestamp()")
+    jobs = [await queue.get(job_id) for job_id in ids]
+    assert all(job is not None and before + hour <= job.run_at <= after + hour for job in jobs)
+    await queue.enqueue("now", delay=timedelta(0))
+    assert [job.payload for job in await queue.dequeue(10)] == ["now"]
+
+
+async def test_a_delay_beside_a_time_or_below_zero_is_refused(queue: pgq.Queue) -> None:
+    with pytest.raises(pgq.InvalidArgument, match="run_at and delay are both given"):
+        await queue.enqueue(1, run_at=now(), delay=timedelta(hours=1))
+    with pytest.raises(pgq.InvalidArgument, match="delay must not be negative"):
+        await queue.enqueue_many([1], delay=timedelta(microseconds=-1))
+    assert await queue.dequeue(10) == []
 
 
 async def test_a_naive_time_is_refused(queue: pgq.Queue) -> None:
@@ -655,7 +707,7 @@ async def test_times_are_datetimes_whatever_the_connection_makes_of_them(
     finally:
         await connection.close()
     assert ahead is not None
-    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=timezone.utc)
+    assert ahead.run_at == datetime(2999, 12, 31, tzinfo=UTC)
     assert (ahead.claimed_at, ahead.expires_at) == (None, None)
     assert [job.payload for job in jobs] == [2]
     for job in jobs:

@@ -15,10 +15,11 @@ from pathlib import Path
 import bootstrap
 import pytest
 from bootstrap import ROOT
-from pgserver import Server
+from pgserver import PATIENCE, Server
 
 from .pages import read, snippets
 from .programs import run_program
+from .sessions import within
 
 README = read("README.md")
 FEATURES = read("docs/features.md")
@@ -65,7 +66,7 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
         "the higher priority is claimed first"
     )
     [script] = snippets(README, "python")
-    output = run_program(sys.executable, "-c", script, env=environment, timeout=60)
+    output = run_program(sys.executable, "-c", script, env=environment)
     assert "to zoe@example.org" in output
     left = run_sql(environment, "select count(*) from pgq.job j where j.payload->>'to' ~ 'zoe'")
     assert left == "0\n", "the worker has completed the job before it stopped"
@@ -75,7 +76,7 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
 def test_the_shell_with_a_private_server_has_all_that_is_promised() -> None:
     [shell] = [code for code in snippets(README, "sh") if "pgserver" in code]
     typed = "psql -Xqc 'create extension pgq' && pgq queues && python -c 'import pgq'"
-    output = run_program("sh", "-ec", shell, cwd=ROOT, timeout=60, stdin=typed)
+    output = run_program("sh", "-ec", shell, cwd=ROOT, stdin=typed)
     assert "default " in output
 
 
@@ -113,10 +114,10 @@ async def test_the_package_readme_runs_until_sigterm(environment: dict[str, str]
     assert process.stdout
     process.stdin.write(script.encode())
     process.stdin.close()
-    line = await asyncio.wait_for(process.stdout.readline(), 60)
+    line = await within(process.stdout.readline())
     assert line == b"to ada@example.org\n"
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), 60) == 0
+    assert await within(process.wait()) == 0
 
 
 def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> None:
@@ -127,7 +128,7 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert process.returncode == 0, process.stderr

@@ -8,10 +8,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from pgserver import PATIENCE
 
 from .sessions import (
     NUMBERS,
-    PATIENCE,
     Connection,
     Dsn,
     Receipt,

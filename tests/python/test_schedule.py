@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Generator, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import bootstrap
@@ -59,7 +59,7 @@ async def test_many_who_tick_at_the_same_time_add_one_job(dsn: Dsn, a: Connectio
             await maintain(ticker)
 
     async with sessions(dsn, 5) as tickers:
-        await within(asyncio.gather(*(tick(t) for t in tickers)), 30)
+        await within(asyncio.gather(*(tick(t) for t in tickers)))
         await asyncio.gather(*(maintain(t, 5) for t in tickers))
     found = await times(a)
     # The minute may have turned meanwhile.
@@ -199,7 +199,7 @@ async def test_the_first_time_is_returned_as_a_moment(a: Connection) -> None:
     first: datetime = await a.fetchval(
         "select pgq_schedule('s', '0 12 1 1 *', timezone => 'Asia/Tokyo')"
     )
-    assert (first.month, first.day, first.hour, first.tzinfo) == (1, 1, 3, timezone.utc)
+    assert (first.month, first.day, first.hour, first.tzinfo) == (1, 1, 3, UTC)
 
 
 # pg_cron

@@ -1,6 +1,9 @@
 """Every rule for SQL sources finds what it is there to find, and nothing in a clean file."""
 
+import ast
+
 import pytest
+from bootstrap import ROOT
 from check_style import RULES, Source, check
 
 pytestmark = pytest.mark.once
@@ -65,3 +68,40 @@ def test_a_rule_finds_its_fault_and_no_other_rule_does(rule: str) -> None:
 )
 def test_a_finding_names_line_and_fault(text: str, line: int, message: str) -> None:
     assert (line, message) in check(text)
+
+
+GUARDS = {"wait_for", "within", "until", "wait", "communicate", "join", "result", "run"}
+
+
+def list_own_limits(tree: ast.AST) -> list[tuple[int, object]]:
+    """Return line and seconds of each guard against a hang that has a number of its own.
+
+    A few seconds are no such guard: they are what the test is about.
+    """
+    limits: list[tuple[int, object]] = []
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+        if name not in GUARDS:
+            continue
+        given = [word.value for word in call.keywords if word.arg in {"timeout", "patience"}]
+        given += call.args
+        numbers = [value.value for value in given if isinstance(value, ast.Constant)]
+        limits += [
+            (call.lineno, number)
+            for number in numbers
+            if isinstance(number, int | float) and 30 <= number < 600
+        ]
+    return limits
+
+
+def test_what_hangs_is_ended_by_one_guard() -> None:
+    """As a slow machine takes long to start a program: `pgserver.PATIENCE` is enough for any."""
+    files = [path for place in ("tests", "demo") for path in (ROOT / place).rglob("*.py")]
+    found = {
+        str(path.relative_to(ROOT)): limits
+        for path in files
+        if (limits := list_own_limits(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {}

@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NoReturn, TypedDict
 from uuid import UUID
 
@@ -18,12 +18,12 @@ import pydantic
 import pytest
 from pgq import testing
 
-from .sessions import Connection
+from .sessions import Connection, within
 
 pytestmark = pytest.mark.once
 
 NO_TIME = timedelta(0)
-AT = datetime(2026, 11, 22, 5, tzinfo=timezone.utc)
+AT = datetime(2026, 11, 22, 5, tzinfo=UTC)
 ID = UUID(int=7)
 
 
@@ -313,14 +313,14 @@ async def test_a_result_is_awaited_until_the_job_has_ended(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:
     handle = await send_email.enqueue(SendEmail("ada"), connection=pool)
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await handle.result(timeout=timedelta(milliseconds=1))
     waiting = asyncio.create_task(handle.result())
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await handle.result(timeout=timedelta(0))
     (job,) = await queue.dequeue()
     await queue.complete(job, "done")
-    assert await asyncio.wait_for(waiting, 30) == "done"
+    assert await within(waiting) == "done"
     assert await handle.result(timeout=timedelta(0)) == "done"
 
 
@@ -434,12 +434,26 @@ async def test_wrong_tasks_are_told_at_once(worker: pgq.Worker) -> None:
         pgq.task("default")(lambda: None)  # type: ignore[misc, arg-type] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-async def test_what_is_annotated_is_looked_up_in_the_module() -> None:
+def test_what_is_annotated_may_be_a_name_of_the_function_around() -> None:
+    import pgq as local_name  # noqa: PLC0415
+
     @dataclass
     class Local:
         n: int
 
-    with pytest.raises(TypeError, match="'Local' is not defined; what is written as text"):
+    def register(function: Any) -> pgq.Task[Any, Any]:
+        return pgq.Task[Any, Any](function, "default")
 
-        @pgq.task("default")
-        async def _(_: pgq.Job[Local]) -> None: ...
+    async def handle(_: local_name.Job[Local]) -> local_name.Retry | None: ...
+
+    assert register(handle).payloads.decode({"n": 1}) == Local(1)
+    worker = pgq.Worker()
+    assert worker.handler("default")(handle) is handle
+
+
+def test_an_annotation_that_nobody_knows_is_told() -> None:
+    async def handle(_: Any) -> None: ...
+
+    handle.__annotations__["_"] = "pgq.Job[Nowhere]"
+    with pytest.raises(TypeError, match="'Nowhere' is not defined; what is written as text"):
+        pgq.Task[Any, Any](handle, "default")

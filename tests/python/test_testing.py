@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -165,7 +165,7 @@ async def test_a_job_runs_only_if_it_can_be_claimed_and_only_once(
     connection: Connection, worker: pgq.Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "pgq")
-    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
     nobody = Email("nobody")
     with testing.inline(worker, raise_errors=False) as errors:
         later = await send.enqueue(Email("ada"), run_at=tomorrow, connection=connection)
@@ -320,7 +320,7 @@ async def test_deadlines_apply(connection: Connection) -> None:
     async with connection.transaction():
         with (
             testing.inline(pgq.Worker(tasks=[hang])),
-            pytest.raises(asyncio.TimeoutError, match="the deadline of the task has passed"),
+            pytest.raises(TimeoutError, match="the deadline of the task has passed"),
         ):
             await hang.enqueue(None, connection=connection)
     assert await notes(connection) == []
@@ -333,12 +333,12 @@ async def test_deadlines_apply(connection: Connection) -> None:
 async def test_a_timeout_of_the_handler_is_not_the_deadline(connection: Connection) -> None:
     @pgq.task("default", deadline=timedelta(minutes=1))
     async def late(_: pgq.Job[None]) -> None:
-        raise asyncio.TimeoutError("no answer")
+        raise TimeoutError("no answer")
 
     async with connection.transaction():
         with (
             testing.inline(pgq.Worker(tasks=[late])),
-            pytest.raises(asyncio.TimeoutError, match="no answer"),
+            pytest.raises(TimeoutError, match="no answer"),
         ):
             await late.enqueue(None, connection=connection)
 

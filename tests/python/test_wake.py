@@ -766,7 +766,7 @@ async def listener(connection: Connection, other_than: int = 0) -> int:
         )
         return pid or 0
 
-    return await until(found, 30)
+    return await until(found)
 
 
 async def idle(connection: Connection, queues: int = 1) -> None:

@@ -19,9 +19,9 @@ import pytest
 from pgq._heartbeat import Heartbeat
 from pgq._link import Link
 from pgq._settle import Settler
-from pgserver import Server
+from pgserver import PATIENCE, Server
 
-from .sessions import started
+from .sessions import started, within
 from .workers import FAST, SHORT
 
 NO_TIME = timedelta(0)
@@ -35,14 +35,12 @@ async def running(worker: pgq.Worker) -> AsyncGenerator[asyncio.Task[None], None
         yield task
     finally:
         worker.stop()
-        await asyncio.wait_for(task, 30)
+        await within(task)
 
 
 async def patiently(waiting: asyncio.Future[Any] | asyncio.Event | asyncio.Task[Any]) -> Any:
     """Wait for what must happen, but not for ever."""
-    return await asyncio.wait_for(
-        waiting.wait() if isinstance(waiting, asyncio.Event) else waiting, 30
-    )
+    return await within(waiting.wait() if isinstance(waiting, asyncio.Event) else waiting)
 
 
 async def last_error(queue: pgq.Queue, job_id: int) -> str:
@@ -250,7 +248,7 @@ async def test_a_result_that_cannot_be_encoded_now_costs_only_its_own_attempt(
 
     worker.handler("default", transaction=transaction)(handle)  # type: ignore[call-overload]
     ids = await queue.enqueue_many([1, 2], max_attempts=1)
-    await asyncio.wait_for(worker.run_until_idle(), 30)
+    await within(worker.run_until_idle())
     first, second = [await queue.get(job_id) for job_id in ids]
     assert first is not None
     assert second is not None
@@ -287,7 +285,7 @@ async def test_a_result_that_cannot_be_kept_costs_no_connection(
         return result
 
     await queue.enqueue(1, max_attempts=1)
-    await asyncio.wait_for(worker.run_until_idle(), 30)
+    await within(worker.run_until_idle())
     assert len(pids) == calls
     assert len(set(pids)) == 1, "others may wait for it: it may be long until there is one again"
 
@@ -482,7 +480,7 @@ async def test_a_blocked_event_loop_keeps_its_leases(
     async def handle(job: pgq.Job) -> None:
         if job.payload == 1:
             expiry.append(job.lease_expires_at)
-            assert renewed.wait(30)
+            assert renewed.wait(PATIENCE)
 
     async with running(worker):
         await patiently(done)
@@ -625,7 +623,7 @@ async def test_stop_gives_back_what_has_not_begun(
     async def handle(_: pgq.Job) -> None:
         raise AssertionError("it was started")
 
-    await asyncio.wait_for(worker.run(), 30)
+    await within(worker.run())
     monkeypatch.undo()
     assert [(job.payload, job.attempt) for job in await queue.dequeue(10)] == [(1, 1), (2, 1)]
 
@@ -792,7 +790,7 @@ async def test_an_unknown_queue_ends_the_worker(worker: pgq.Worker) -> None:
     async def handle(_: pgq.Job) -> None: ...
 
     with pytest.raises(pgq.UnknownQueue):
-        await asyncio.wait_for(worker.run(), 30)
+        await within(worker.run())
 
 
 async def test_nothing_is_claimed_if_a_queue_is_unknown(
@@ -806,7 +804,7 @@ async def test_nothing_is_claimed_if_a_queue_is_unknown(
 
     worker.handler("nowhere")(handle)
     with pytest.raises(pgq.UnknownQueue, match="nowhere"):
-        await asyncio.wait_for(worker.run(), 30)
+        await within(worker.run())
     assert claims.calls == []
 
 
@@ -820,8 +818,8 @@ async def test_nothing_is_claimed_if_outcomes_have_no_connection(
         @worker.handler("default")
         async def handle(_: pgq.Job) -> None: ...
 
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(worker.run(), 30)
+        with pytest.raises(TimeoutError):
+            await within(worker.run())
     assert claims.calls == []
 
 
@@ -843,7 +841,7 @@ async def test_nothing_is_claimed_if_leases_cannot_be_renewed(
     async def handle(_: pgq.Job) -> None: ...
 
     with pytest.raises(pgq.NotInstalled, match="pgq_version"):
-        await asyncio.wait_for(worker.run(), 30)
+        await within(worker.run())
     assert claims.calls == []
     assert [connection.is_closed() for connection in opened] == [True]
 
@@ -863,7 +861,7 @@ async def test_a_version_that_is_not_supported_is_told_at_the_start(
     async def handle(_: pgq.Job) -> None: ...
 
     with pytest.raises(pgq.NotSupported, match=f"version {extension}") as error:
-        await asyncio.wait_for(worker.run(), 30)
+        await within(worker.run())
     assert "Upgrade the package" in str(error.value.hint)
     assert claims.calls == []
 
@@ -891,7 +889,7 @@ async def test_a_worker_connects_again_whatever_prevents_it_for_a_while(
 
         async with running(worker):
             await queue.enqueue(1)
-            assert await asyncio.wait_for(done.get(), 30) == 1
+            assert await within(done.get()) == 1
             errors.append(LookupError("no such type"))
             await queue.enqueue(2)
             async with asyncpg.create_pool(**dsn, min_size=1, max_size=1) as observer:
@@ -903,7 +901,7 @@ async def test_a_worker_connects_again_whatever_prevents_it_for_a_while(
             await queue.enqueue(3)
             await patiently(refused)
             errors.clear()
-            assert {await asyncio.wait_for(done.get(), 30) for _ in range(2)} == {2, 3}
+            assert {await within(done.get()) for _ in range(2)} == {2, 3}
     assert "LookupError('no such type')" in caplog.text
 
 
@@ -940,7 +938,7 @@ async def test_a_heartbeat_that_cannot_connect_ends_the_worker(pool: asyncpg.Poo
     async def handle(_: pgq.Job) -> None: ...
 
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.wait_for(worker.run(), 30)
+        await within(worker.run())
 
 
 async def test_a_heartbeat_without_a_loop_ends_the_worker(
@@ -955,7 +953,7 @@ async def test_a_heartbeat_without_a_loop_ends_the_worker(
 
     monkeypatch.setattr("pgq._heartbeat.asyncio.run", run)
     with pytest.raises(OSError, match="too many open files"):
-        await asyncio.wait_for(worker.run(), 30)
+        await within(worker.run())
 
 
 async def test_a_run_that_is_cancelled_while_it_starts_leaves_no_thread(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict, assert_type
 
 import asyncpg
 import pgq
 from pgq import testing
 from pydantic import BaseModel
-
-if TYPE_CHECKING:
-    from typing_extensions import assert_type
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 import asyncpg
 import pgq
 import pytest
-from pgserver import Server
+from pgserver import PATIENCE, Server
 
 from .sessions import Connection, until, within
 
@@ -25,7 +25,7 @@ Moment: TypeAlias = Literal["before", "after"]
 
 @contextlib.asynccontextmanager
 async def running(
-    worker: pgq.Worker, patience: float = 30.0
+    worker: pgq.Worker, patience: float = PATIENCE
 ) -> AsyncGenerator[asyncio.Task[None], None]:
     """Run the worker for as long as the block lasts, then stop it and wait for its end."""
     task = asyncio.create_task(worker.run(handle_signals=False))
@@ -45,7 +45,7 @@ async def ended(
         query = "select count(*) from pgq_jobs where state = 'completed'"
         return bool(await observer.fetchval(query) >= number)
 
-    await until(settled, 30, pause=0.02)
+    await until(settled, pause=0.02)
     rows = await observer.fetch("select id, state, attempt from pgq_jobs order by id")
     return [(row["id"], row["state"], row["attempt"]) for row in rows]
 
@@ -103,7 +103,7 @@ class Child:
 
     async def line(self) -> str:
         """Return the next line."""
-        line = (await within(self._output.readline(), 60)).decode()
+        line = (await within(self._output.readline())).decode()
         assert line, "it has ended"
         return line.rstrip("\n")
 
@@ -119,7 +119,7 @@ class Child:
 
     async def ended(self) -> int:
         """Return its exit status."""
-        return await within(self._process.wait(), 30)
+        return await within(self._process.wait())
 
 
 def is_alive(pid: int) -> bool:
@@ -136,7 +136,7 @@ async def is_gone(pid: int) -> None:
     async def gone() -> bool:
         return not is_alive(pid)
 
-    await until(gone, 30)
+    await until(gone)
 
 
 @contextlib.asynccontextmanager
@@ -162,7 +162,7 @@ async def child(
     finally:
         if process.returncode is None:
             process.kill()
-        await within(process.communicate(), 30)  # until nothing that it started has its output
+        await within(process.communicate())  # until nothing that it started has its output
 
 
 def errors_of_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:

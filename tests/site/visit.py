@@ -6,11 +6,12 @@ import json
 import re
 from typing import Any
 
+from pgserver import PATIENCE
 from playwright.sync_api import Browser, Locator, Request, expect
 
 CLAIM = re.compile(r"^-- (\w+)\nSELECT [^;]* FROM pgq_dequeue\([^;]*;\n-- ({.*})$", re.MULTILINE)
 
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 class Visit:

@@ -2,7 +2,7 @@
  * Dedupe keys.
  */
 begin;
-select plan(45);
+select plan(52);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -99,6 +99,47 @@ select throws_ok(
     $$ select pgq_enqueue_many('{8,9}', dedupe_keys => '{new,c}', on_duplicate => 'error') $$,
     '23505', null, 'a live key is an error if asked for');
 select is(pg_temp.live(), '{a,1,4}', 'and then nothing is added');
+
+-- Null: no key.
+select pgq_create_queue('mixed') \g /dev/null
+create temp table mixed as
+select m.* from pgq_enqueue_many(
+    '{1,2,3,4,5}', 'mixed', dedupe_keys => '{null,k,null,k,l}', group_keys => '{g,null,null,g,h}'
+) with ordinality m (id, n);
+select is(
+    array(select rank() over (order by m.id)::integer from mixed m order by m.n), '{1,2,4,2,5}',
+    'without a key each payload is a job, with one the first');
+select results_eq(
+    $$ select j.payload::text, j.dedupe_key collate "default", j.group_key collate "default"
+         from pgq.job j join mixed m on m.id = j.id where m.n <> 4 order by m.n $$,
+    $$ values ('1', null, 'g'), ('2', 'k', null), ('3', null, null), ('5', 'l', 'h') $$,
+    'and has the keys that are at its place');
+select is(
+    array(select e.id = o.id
+            from pgq_enqueue_many('{6,7}', 'mixed', dedupe_keys => '{l,null}')
+                 with ordinality e (id, n)
+            left join mixed o on o.n = 5),
+    '{t,f}', 'a live key is found beside a job without one');
+select is(
+    (select count(distinct e) from pgq_enqueue_many(
+        '{6,7}', 'mixed', dedupe_keys => '{null,null}', on_duplicate => 'error') e),
+    2::bigint, 'two without a key are no duplicates');
+select is(
+    (select count(distinct e) from pgq_enqueue_many(
+        '{6,7}', 'mixed', dedupe_keys => '{null,null}', on_duplicate => 'replace') e),
+    2::bigint, 'and replace nothing');
+select is(
+    (select count(distinct e) from pgq_enqueue_many(
+        '{6,7}', 'mixed', group_keys => '{null,null}', after => array(select m.id from mixed m)) e),
+    2::bigint, 'groups that are all null are none');
+select set_config('pgq.grouped', '', true) \g /dev/null
+set constraints all immediate;
+set constraints all deferred;
+select pgq._take_hints() \g /dev/null
+select is(
+    array(select d.payload::text from pgq_dequeue(20, queue => 'mixed') d), '{1,2,3,5,7,6,7,6,7}',
+    'all of them are claimed');
+select pgq_drop_queue('mixed', force => true) \g /dev/null
 
 -- Replace.
 select is(pg_temp.put('A', 'a', 'replace'), :a::bigint, 'the job that is replaced keeps its id');

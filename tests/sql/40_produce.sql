@@ -110,15 +110,19 @@ select throws_ok(
     ($$ '{1}', headers => '1' $$, '22023', 'headers that are no object are refused'),
     ($$ '{1}', dedupe_keys => '{k,l}' $$, '22023', 'more keys than payloads are refused'),
     ($$ '{1,2}', dedupe_keys => '{k}' $$, '22023', 'fewer keys than payloads are refused'),
-    ($$ '{1}', dedupe_keys => '{null}' $$, '22004', 'a null key is refused'),
     ($$ '{1,2}', dedupe_keys => '{k,""}' $$, '22023', 'an empty key is refused'),
     ($$ '{1,2}', dedupe_keys => '{k,k}', on_duplicate => 'error' $$, '23505',
      'one key twice in a call is refused if asked for'),
     ($$ '{1}', on_duplicate => 'drop' $$, '22023', 'a bad on_duplicate without keys is refused'),
     ($$ '{1}', after_on_dead => 'stop' $$, '22023', 'a bad after_on_dead is refused'),
-    ($$ '{1}', group_keys => '{g,h}' $$, '22023', 'more groups than payloads are refused'),
-    ($$ '{1}', group_keys => '{null}' $$, '22004', 'a null group is refused')
+    ($$ '{1}', group_keys => '{g,h}' $$, '22023', 'more groups than payloads are refused')
   ) c (arguments, code, description);
+select throws_ok(
+    $$ select pgq_enqueue_many(array['1', null]::jsonb[]) $$, '22004',
+    '"payloads" must not contain null', 'an error tells a null element from a null array');
+select throws_ok(
+    $$ select pgq_enqueue_many(null) $$, '22004', '"payloads" must not be null',
+    'and a null array from a null element');
 select is(
     (select count(*) from pgq.job), (select count from before),
     'nothing is written after an error');

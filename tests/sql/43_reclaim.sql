@@ -2,7 +2,7 @@
  * pgq_reclaim, and what maintenance does with leases that have expired.
  */
 begin;
-select plan(25);
+select plan(26);
 \ir support/clock.psql
 
 select pgq_create_queue('q', max_attempts => 2), pgq_create_queue('other') \g /dev/null
@@ -70,6 +70,10 @@ select pg_temp.wait('1 s') \g /dev/null
 select is((select count(*) from pgq_reclaim('other')), 1::bigint,
     'a paused queue is reclaimed, too');
 select pgq_resume('other') \g /dev/null
+select is(
+    array(select j.attempt::integer from pgq.job j where j.run_at > pgq._now()), '{2}',
+    'a second lost lease in a row comes back after the backoff');
+select pg_temp.wait('8 s') \g /dev/null
 select is(pg_temp.take(1, 'other', '1 s'), '{o}', 'its job is there when it is resumed');
 select pg_temp.wait('1 s') \g /dev/null
 savepoint before;

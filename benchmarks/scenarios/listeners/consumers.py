@@ -46,7 +46,7 @@ async def _sleep(connection: Any, woken: asyncio.Event) -> None:
     """Sleep until there may be a job; the notifications are those since the last sleep."""
     woken.clear()
     while (seconds := await _wait(connection)) > 0 and not woken.is_set():
-        with suppress(asyncio.TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(woken.wait(), seconds)
     await connection.execute("select pgq_wake()")
 

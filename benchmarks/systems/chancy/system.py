@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -51,7 +51,7 @@ class _Chancy:
             worker = workers.Worker(app, register_signal_handlers=False)
             async with app.pool.connection() as connection:
                 (job,) = await worker.fetch_jobs(chancy.Queue("default"), connection, up_to=1)
-            done = datetime.now(timezone.utc)
+            done = datetime.now(UTC)
             state = chancy.QueuedJob.State.SUCCEEDED
             await worker.queue_update(replace(job, state=state, completed_at=done, attempts=1))
             await worker.flush()

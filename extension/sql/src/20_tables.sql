@@ -147,9 +147,13 @@ comment on column pgq.job.group_id is 'see pgq._group_ids';
 comment on column pgq.job.wait is
 'its place in the group while it waits, see pgq._turn_group; its id while it waits without one';
 comment on column pgq.job.start_by is 'the expires_at of pgq_enqueue';
+comment on column pgq.job.claimed_at is
+'of a job that has come back, and is not to run at a time that somebody asked for: when it came';
 comment on column pgq.job.pid is 'the backend that claimed it';
 comment on column pgq.job.is_awaited is 'true: jobs of pgq.dependency wait for it';
-comment on column pgq.job.lease_ms is 'the timeout of the claim, for heartbeats that name none';
+comment on column pgq.job.lease_ms is
+'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
+'Without a lease 0: the last one was lost; -1: that and the one before it';
 
 --@ each slot
 create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (
@@ -263,11 +267,17 @@ comment on type pgq.turn is
 
 create table pgq.gate (
     one boolean not null default true,
+    clock_was timestamptz,
+    set_back_at timestamptz,
     constraint gate_pkey primary key (one),
     constraint gate_one_check check (one)
 );
 comment on table pgq.gate is
 'its only row is locked by whoever does maintenance; nobody waits for it';
+comment on column pgq.gate.clock_was is
+'what the clock showed before it was set back last: see pgq._follow_clock';
+comment on column pgq.gate.set_back_at is
+'what it showed after that; null if it has been set right again';
 
 create table pgq.chore (
     last boolean not null default false,

@@ -120,7 +120,11 @@ begin
         raise exception '"%" must have one dimension, not %', p_name, array_ndims(p_value)
             using errcode = 'invalid_parameter_value';
     end if;
-    perform pgq._check_not_null(p_name, not p_nulls and array_position(p_value, null) is not null);
+    if not p_nulls and array_position(p_value, null) is not null then
+        raise exception '"%" must not contain null', p_name
+            using errcode = 'null_value_not_allowed',
+                  detail = format('Its element %s is null.', array_position(p_value, null));
+    end if;
 end
 $$;
 comment on function pgq._check_array(text, anyarray, boolean) is

@@ -171,6 +171,7 @@ begin
                     where j.lane = l.id and j.{key} > f.base and j.{key} <= f.floor
                       and (j.lease_expires_at is null
                            or (j.lease_expires_at <= p_now and j.cancel_requested is null
+                               and j.lease_ms > 0
                                and j.attempt < coalesce(j.max_attempts, q.max_attempts)))
                     order by j.{key}
                     limit 1

@@ -21,7 +21,7 @@ begin
               join pgq.queue q on q.id = l.queue_id,
                    lateral (
                        select j.id, j.lease_expires_at, j.attempt, j.max_attempts,
-                              j.cancel_requested
+                              j.cancel_requested, j.lease_ms
                          from pgq.job_{slot} j
                         where j.lane = l.id and j.{key} > {base}
                         order by j.{key}
@@ -30,6 +30,7 @@ begin
              where (p_queue_id is null or l.queue_id = p_queue_id)
                and w.lease_expires_at <= p_now
                and (not p_exhausted or q.max_active > 0 or w.cancel_requested
+                    or w.lease_ms < 0
                     or w.attempt >= coalesce(w.max_attempts, q.max_attempts))
              order by l.id, w.id
         )
@@ -47,8 +48,9 @@ $$;
 comment on function
     pgq._take_expired(smallint, integer, integer, timestamptz, boolean) is
 'locks up to p_batch jobs in a slot whose leases have expired, of one queue or (null) of all. '
-'p_exhausted: looks at the first 10000 live jobs of each lane, and takes only those that were to '
-'be cancelled, have no attempt left, or keep a permit of max_active';
+'p_exhausted: looks at the first 10000 live jobs of each lane, and takes only those that claims '
+'leave alone: to be cancelled, without an attempt left, or with a second lease lost in a row; and '
+'those that keep a permit of max_active';
 
 -- By whoever has locked the slot for writing, so that no tick says again that it is empty.
 --@ define not_empty
@@ -89,11 +91,16 @@ begin
     select r.parked[cardinality(r.parked)] into p_job.slot
       from pgq.ring r order by r.gen desc limit 1;
     p_job.run_at := p_run_at;
+    -- Null if somebody has asked for that time.
+    p_job.claimed_at := case when p_job.token is not null or p_run_at <= pgq._now()
+                             then pgq._now() end;
     p_job.due := pgq._us(greatest(p_run_at, pgq._open_slot(p_job.slot))) + p_job.id {spread};
     p_job.token := null;
-    p_job.claimed_at := null;
     p_job.lease_expires_at := null;
-    p_job.lease_ms := null;
+    -- The marks of pgq._reclaim stay.
+    if p_job.lease_ms not between -1 and 0 then
+        p_job.lease_ms := null;
+    end if;
     p_job.worker := null;
     insert into pgq.job select p_job.*;
     perform pgq._admit(p_job.slot, p_job.lane, p_job.due);

@@ -48,7 +48,8 @@ declare
     v_now constant timestamptz := pgq._now();
 begin
     insert into {archive}
-    select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at, j.claimed_at, j.token,
+    select j.id, j.enqueued_at, v_now, v_now + k.keep, j.run_at,
+           case when j.token is not null then j.claimed_at end, j.token,
            pgq._archive_bucket(v_now + k.keep, v_now + k.keep - v_now), l.priority, j.attempt,
            j.max_attempts, p_state, q.name, j.worker, j.payload, j.headers, j.last_error,
            j.dedupe_key, j.group_key, j.checkpoint, p_results[j.ordinality::integer]

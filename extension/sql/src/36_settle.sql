@@ -62,7 +62,7 @@ begin
         return query
         update pgq.job_{slot} j
            set lease_expires_at
-                   = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
+                   = p_now + coalesce(p_lease_ms, abs(j.lease_ms)) * interval '1 millisecond',
                checkpoint = coalesce(r.checkpoint, j.checkpoint)
           from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
                    {found} for update skip locked

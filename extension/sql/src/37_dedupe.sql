@@ -177,6 +177,8 @@ begin
                    where k.id is null and a.queue = v_queue.name
                      and a.dedupe_key = k.key collate "C" and a.state = 'completed'
                      and a.finished_at > v_since and a.id > v_queue.first_job
+                     -- Not what has completed before the clock was set back.
+                     and a.finished_at < v_since + v_queue.dedupe_for + interval '1 minute'
                    limit 1
                ) a on true
          order by k.n

@@ -22,7 +22,7 @@ begin
         return;
     end if;
     perform pgq._check_array('after', p_after);
-    if p_group_keys is not null then
+    if array_remove(p_group_keys, null) <> '{}' then
         raise exception 'a job cannot have both "after" and a group key'
             using errcode = 'feature_not_supported',
                   hint = 'The order in a group is the order of the ids.';

@@ -13,7 +13,7 @@ begin
     if p_keys is null then
         return;
     end if;
-    perform pgq._check_array(p_name, p_keys);
+    perform pgq._check_array(p_name, p_keys, true);
     perform pgq._check_lengths(p_name, cardinality(p_keys), 'payloads', cardinality(p_payloads));
     select k into v_key from unnest(p_keys) k where length(k) not between 1 and 250;
     if found then
@@ -24,7 +24,7 @@ begin
 end
 $$;
 comment on function pgq._check_keys(text, text[], jsonb[]) is
-'raises 22004 and 22023; a null array passes';
+'raises 22023; null passes, as the array or as a key';
 
 create function pgq._draw_ids(p_at pgq.target, p_number integer, p_grouped boolean)
 returns bigint[]
@@ -83,7 +83,9 @@ declare
     v_waiting bigint[];
 begin
     if v_group_ids is not null and not v_waits then
-        v_idle := pgq._idle_groups(p_at, array(select distinct g from unnest(v_group_ids) g));
+        v_idle := pgq._idle_groups(
+            p_at, array(select distinct g from unnest(v_group_ids) g where g is not null)
+        );
     end if;
     v_waiting := array(
         select g.id
@@ -122,26 +124,30 @@ comment on function
 
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
-    p_last boolean, out payloads jsonb[], out dedupe_keys text[], out group_keys text[]
+    p_last boolean, out payloads jsonb[], out dedupe_keys text[], out group_keys text[],
+    out places bigint[]
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     select array_agg(g.payload order by g.n), array_agg(g.key order by g.n),
-           array_agg(g.group_key order by g.n) filter (where g.group_key is not null)
-      into payloads, dedupe_keys, group_keys
+           case when p_group_keys is not null then array_agg(g.group_key order by g.n) end,
+           array_agg(g.n order by g.n)
+      into payloads, dedupe_keys, group_keys, places
       from (
-               select distinct on (u.key collate "C") u.*
+               select distinct on (u.key collate "C", case when u.key is null then u.n end) u.*
                  from unnest(p_payloads, p_dedupe_keys, p_group_keys, p_taken)
                       with ordinality u (payload, key, group_key, taken, n)
                 where u.taken is null
-                order by u.key collate "C", case when p_last then -u.n else u.n end
+                order by u.key collate "C", case when u.key is null then u.n end,
+                         case when p_last then -u.n else u.n end
            ) g;
 end
 $$;
 comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) is
-'of each dedupe key that is not taken the first payload, or the last one';
+'of each dedupe key that is not taken the first payload, or the last one, and all that have none; '
+'places: which of p_payloads these are';
 
 create function pgq._add_jobs(
     p_at pgq.target, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
@@ -248,8 +254,9 @@ begin
         p_expires_at, v_after, p_after_on_dead, v_is_hopeless
     );
     v_ids := array(
-        select coalesce(g.taken, f.id)
+        select coalesce(g.taken, p.id, f.id)
           from unnest(p_dedupe_keys, v_taken) with ordinality g (key, taken, n)
+          left join unnest(v_free.places, v_ids) p (n, id) on p.n = g.n
           left join unnest(v_free.dedupe_keys, v_ids) f (key, id) on f.key = g.key collate "C"
          order by g.n
     );

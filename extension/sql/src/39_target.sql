@@ -31,10 +31,11 @@ begin
         raise exception '"headers" must be a JSON object, not %', jsonb_typeof(p_headers)
             using errcode = 'invalid_parameter_value';
     end if;
+    perform pgq._check_size('headers', array[p_headers], {most_of_headers});
 end
 $$;
 comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
-'raises 22004, 22003 or 22023 for bad settings of a job; null passes, but for the priority';
+'raises 22004, 22003, 22023 or 54000 for bad settings of a job; null passes, but for the priority';
 
 create function pgq._check_policies(p_on_duplicate text, p_after_on_dead text)
 returns void

@@ -64,6 +64,9 @@ declare
     v_id bigint; v_lane integer; v_slot smallint; v_parkeds smallint[]; v_is_awaited boolean;
 begin
     {check_restricted};
+    if pg_column_size(payload) > {most_unseen} or pg_column_compression(payload) is not null then
+        perform pgq._check_size('payload', array[payload]);
+    end if;
     -- The ordinary case, in two statements; pgq._enqueue_many does the rest, and says what is bad.
     if payload is not null and on_duplicate = 'keep' and after_on_dead = 'die'
         and run_at is null and headers is null and max_attempts is null and dedupe_key is null
@@ -105,22 +108,23 @@ comment on function
         text
     ) is
 'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher '
-'first. run_at: not before then; null or past: now. max_attempts: default the queue''s. headers: a '
-'JSON object that travels with the job. dedupe_key (1 to 250 characters): if a live job of the '
-'queue has it, or one that completed within its dedupe_for, nothing is added and its id returned; '
-'waits for a transaction that is enqueueing with the same key. on_duplicate: ''keep'' leaves that '
-'job as it is; ''replace'' gives it this payload and run_at, unless it is active; ''error'' raises '
-'23505. group_key (1 to 250 characters): of the queue''s jobs with the same one at most '
-'group_concurrency are active at a time, in id order, retries included. expires_at: if it has not '
-'started by then it is dead, with the error ''expired'', and does not run; one that was released '
-'has not started. after: ids of jobs; it waits until all of them have completed, where a job that '
-'is not known any more counts as completed; after_on_dead: if one of them dies or is cancelled, it '
-'is dead, too (''die''), or waits until that one is retried (''wait''). Errors: 42704 unknown '
-'queue; 22004 null payload, queue or priority; 22003 priority; 22023 other values; 23505; 40001; '
-'53400 the queue has max_ready jobs; 54000 the payload is longer than its max_payload, or the '
-'priority would be its 1001st; P0002 an id in after that no job has had yet; 0A000 after with a '
-'group_key; 25001 under REPEATABLE READ and SERIALIZABLE, with after, or with a dedupe_key where '
-'the queue has a dedupe_for.';
+'first. run_at: not before then, within 1000 years; null or past: now. max_attempts: default the '
+'queue''s. headers: a JSON object that travels with the job. dedupe_key (1 to 250 characters): if '
+'a live job of the queue has it, or one that completed within its dedupe_for, nothing is added and '
+'its id returned; waits for a transaction that is enqueueing with the same key. on_duplicate: '
+'''keep'' leaves that job as it is; ''replace'' gives it this payload and run_at, unless it is '
+'active; ''error'' raises 23505. group_key (1 to 250 characters): of the queue''s jobs with the '
+'same one at most group_concurrency are active at a time, in id order, retries included. '
+'expires_at, within 1000 years: if it has not started by then it is dead, with the error '
+'''expired'', and does not run; one that was released has not started. after: ids of jobs; it '
+'waits until all of them have completed, where a job that is not known any more counts as '
+'completed; after_on_dead: if one of them dies or is cancelled, it is dead, too (''die''), or '
+'waits until that one is retried (''wait''). Errors: 42704 unknown queue; 22004 null payload, '
+'queue or priority; 22003 priority; 22023 other values; 23505; 40001; 53400 the queue has '
+'max_ready jobs; 54000 the payload is longer than its max_payload or 64 MB, the headers than 1 MB, '
+'or the priority would be its 1001st; P0002 an id in after that no job has had yet; 0A000 after '
+'with a group_key; 25001 under REPEATABLE READ and SERIALIZABLE, with after, or with a dedupe_key '
+'where the queue has a dedupe_for.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],
@@ -149,8 +153,9 @@ declare
     v_parkeds smallint[]; v_is_awaited boolean;
 begin
     {check_restricted};
-    if (array_ndims(payloads) = 1 and array_position(payloads, null) is null) is not true then
-        perform pgq._check_array('payloads', payloads);
+    if (array_ndims(payloads) = 1 and array_position(payloads, null) is null
+        and pg_column_size(payloads) <= {most_unseen}) is not true then
+        perform pgq._check_array('payloads', payloads), pgq._check_size('payloads', payloads);
     end if;
     if on_duplicate = 'keep' and after_on_dead = 'die'
         and run_at is null and headers is null and max_attempts is null and dedupe_keys is null
@@ -192,7 +197,7 @@ comment on function
         bigint[], text
     ) is
 'Adds one job per payload, with the same settings, and returns their ids in the order of the '
-'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null element, 22023 for keys '
-'that are not as many as the payloads. Of payloads with the same dedupe key the first is added, '
-'with ''replace'' the last. Nothing is added if one is bad. 40P01, rarely, with ''replace'' beside '
-'pgq_cancel_all: run it again.';
+'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null payload, 22023 for keys '
+'that are not as many as the payloads. A null key: none for that job. Of payloads with the same '
+'dedupe key the first is added, with ''replace'' the last. Nothing is added if one is bad. 40P01, '
+'rarely, with ''replace'' beside pgq_cancel_all: run it again.';

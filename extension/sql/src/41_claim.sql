@@ -126,11 +126,14 @@ if v_dues is not null or v_simple is not true then
 --@ end
 -- In milliseconds.
 --@ define for_how_long
-if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400 then
+if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400
+        and (octet_length(worker) <= 200) is not false
+    then
         v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
     else
         perform pgq._check_batch('batch', batch);
         perform pgq._check_not_null('timeout', timeout is null);
+        perform pgq._check_length('worker', worker, 200);
         v_lease_ms := pgq._lease_ms(timeout);
     end if
 --@ end
@@ -200,9 +203,11 @@ comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
 'Claims up to batch jobs of a queue, highest priority first, then in id order (of more than a '
 'thousand that were delayed, retried or released, and are due, those that fell due first), and '
 'leases them for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those '
-'whose lease has expired. Never waits: an empty result means that there is nothing to do now. '
-'worker: a name for the operator. Errors: 42704 unknown queue; 22004 null argument; 22023 batch or '
-'timeout out of range; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
+'whose lease has expired. A job that loses a second lease in a row comes back after the queue''s '
+'backoff instead, and a claim returns at most one such job. Never waits: an empty result means '
+'that there is nothing to do now. worker: a name for the operator, of at most 200 characters. '
+'Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out of range, worker too '
+'long; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,
@@ -226,6 +231,7 @@ begin
     perform pgq._check_batch('batch', batch);
     perform pgq._check_not_null('timeout', timeout is null);
     perform pgq._check_array('queues', queues);
+    perform pgq._check_length('worker', worker, 200);
     v_lease_ms := pgq._lease_ms(timeout);
     v_tick := pgq._wants_tick(v_lease_ms);
     foreach v_queue in array queues loop

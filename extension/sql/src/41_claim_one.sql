@@ -39,7 +39,7 @@ begin
     if p_job.lease_expires_at > v_now then
         perform pgq._raise_held(
             p_job.id,
-            format('It is leased%s until %s.', ' to "' || p_job.worker || '"',
+            format('It is leased%s until %s.', ' to "' || left(p_job.worker, 200) || '"',
                    p_job.lease_expires_at)
         );
     end if;
@@ -88,6 +88,7 @@ declare
     v_result @extschema@.pgq_job;
 begin
     perform pgq._check_not_null('id', id is null);
+    perform pgq._check_length('worker', worker, 200);
     v_lease_ms := pgq._lease_ms(timeout);
     perform pgq._check_not_null('timeout', timeout is null);
     perform pgq._wants_tick(v_lease_ms);
@@ -100,6 +101,15 @@ begin
     select q.* into v_queue
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
     perform pgq._check_claimable(v_job, v_queue);
+    if v_job.token is not null and v_job.lease_ms < 0 then
+        -- Other claims leave it to the next tick.
+        v_job := pgq._lock(v_job.slot, v_job.lane, id, true);
+        if v_job.lease_expires_at <= pgq._now() then
+            v_job := pgq._remove(v_job.slot, v_job.lane, id);
+            v_job.lease_ms := 0;
+            perform pgq._park(v_job, pgq._now());
+        end if;
+    end if;
     select g.* into v_result
       from pgq._grab(v_queue.name, 1, v_lease_ms, worker, true, id - 1, id + 1) g;
     if not found then

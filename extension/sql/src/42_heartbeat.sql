@@ -44,7 +44,8 @@ declare
     v_slot smallint; v_lease_ms integer; v_lanes integer[]; v_left integer;
 begin
     perform pgq._check_receipts(ids, tokens);
-    perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids))
+    perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids)),
+            pgq._check_size('checkpoints', checkpoints)
       where checkpoints is not null;
     v_lease_ms := pgq._lease_ms(timeout);
     {check_restricted};
@@ -91,7 +92,7 @@ comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, json
 'such a lease is not renewed and comes with the expiry that it has; nobody can claim the job '
 'meanwhile. checkpoints, for which it does wait: one for each receipt, null to leave it; kept with '
 'the job for its next attempt. Errors: 22004 null array, id or token; 22023 different lengths or '
-'timeout out of range; 40001.';
+'timeout out of range; 54000 a checkpoint is larger than 64 MB; 40001.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,
@@ -119,4 +120,5 @@ comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) i
 'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
 'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
 'checkpoint: how far the job has come; kept with it for its next attempt (null: as before). '
-'Errors: 22004 null receipt; 22023 timeout out of range; 40001.';
+'Errors: 22004 null receipt; 22023 timeout out of range; 54000 the checkpoint is larger than 64 '
+'MB; 40001.';

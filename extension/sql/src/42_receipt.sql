@@ -20,6 +20,9 @@ begin
         perform pgq._check_not_null('id', id is null);
         perform pgq._check_not_null('token', token is null);
     end if;
+    if result is not null then
+        perform pgq._check_size('result', array[result]);
+    end if;
     {check_restricted};
     if not {is_owner} then
         token := (pgq._mask(array[token]))[1];
@@ -49,8 +52,8 @@ revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from publ
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
 'is kept with the job for the queue''s keep_completed. A second session with the same receipt '
-'waits for the first one''s transaction. Errors: 22004 null receipt; 40001 under REPEATABLE READ '
-'and SERIALIZABLE.';
+'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
+'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 create function @extschema@.pgq_complete(
     ids bigint[],
@@ -74,7 +77,8 @@ begin
     end if;
     if results is not null then
         perform pgq._check_array('results', results, true),
-                pgq._check_lengths('results', cardinality(results), 'ids', cardinality(ids));
+                pgq._check_lengths('results', cardinality(results), 'ids', cardinality(ids)),
+                pgq._check_size('results', results);
         results := results[:];
     end if;
     {check_restricted};
@@ -114,7 +118,8 @@ comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
 'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
 'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
-'lengths; 40001; 40P01, rarely, where pgq_cancel_all is at the same jobs: run it again.';
+'lengths; 54000 a result is larger than 64 MB; 40001; 40P01, rarely, where pgq_cancel_all is at '
+'the same jobs: run it again.';
 
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],
@@ -200,7 +205,7 @@ begin
         return null;
     end if;
     v_job.cancel_requested := v_job.cancel_requested or cancel;
-    return pgq._put_back(v_job, retry_in, error, retryable);
+    return pgq._put_back(v_job, retry_in, pgq._shorten(error), retryable);
 end
 $$;
 revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean)
@@ -211,8 +216,9 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
 '''cancelled'': pgq_cancel was called for it, or cancel is true: then it ends as if pgq_cancel had '
 'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
-'changed. Errors: 22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, '
-'retry_in together with cancel; 40001.';
+'changed. Of an error with more than 20000 characters it keeps the first and last 10000. Errors: '
+'22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
+'with cancel; 40001.';
 
 create function @extschema@.pgq_release(
     id bigint,

@@ -25,10 +25,11 @@ begin
              limit v_left
         loop
             v_job := pgq._remove(v_slot, v_expired.lane, v_expired.id);
+            v_job.lease_ms := case when v_job.lease_ms > 0 then 0 else -1 end;
             perform pgq._put_back(
-                v_job, '0',
+                v_job, case when v_job.lease_ms = 0 then interval '0' end,
                 format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
-                       v_job.attempt, coalesce(v_job.worker, 'unnamed')),
+                       v_job.attempt, coalesce(left(v_job.worker, 200), 'unnamed')),
                 true
             );
             v_left := v_left - 1;
@@ -40,7 +41,8 @@ end
 $$;
 comment on function pgq._reclaim(integer, integer, boolean) is
 'takes back expired leases (see pgq._take_expired; with p_exhausted now and then also those that '
-'keep a permit behind the window): the jobs are ready again, or dead; returns their ids';
+'keep a permit behind the window): the jobs are ready again, after the backoff if it was the '
+'second one in a row, or dead; returns their ids';
 
 create function @extschema@.pgq_reclaim(
     queue text default null,
@@ -78,5 +80,6 @@ $$;
 revoke all on function @extschema@.pgq_reclaim(text, integer) from public;
 comment on function @extschema@.pgq_reclaim(text, integer) is
 'Takes back up to max expired leases of a queue, or of all, and returns the ids of the jobs: '
-'each is ready again or, without an attempt left, dead. Not needed for progress: pgq_dequeue '
-'claims expired jobs by itself. Errors: 42704 unknown queue; 22004 and 22023 max.';
+'each is ready again; after the queue''s backoff if it was the second lease in a row that it lost; '
+'or, without an attempt left, dead. Not needed for progress: pgq_dequeue '
+'sees to expired leases by itself. Errors: 42704 unknown queue; 22004 and 22023 max.';

@@ -78,6 +78,7 @@ begin
         raise exception '"group_on_dead" must be continue or block, not "%"', p_queue.group_on_dead
             using errcode = 'invalid_parameter_value';
     end if;
+    perform pgq._check_length('description', p_queue.description, 10000);
 end
 $$;
 comment on function pgq._check_settings(pgq.queue) is 'raises 22023 for bad settings';

@@ -47,6 +47,7 @@ declare
 begin
     perform pgq._check_not_null('payload', payload is null),
             pgq._check_not_null('timezone', timezone is null),
+            pgq._check_size('payload', array[payload]),
             pgq._check_schedule(name, cron, missed);
     perform pgq._queue_id(queue, 'manage');
     v_at := pgq._target(queue, priority, null, max_attempts, headers);

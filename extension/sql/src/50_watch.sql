@@ -176,6 +176,7 @@ begin
     perform pgq._check_watch(tg_relid, tg_argv[0]);
     execute format('select jsonb_build_object(%s)', pgq._key_columns(tg_relid))
        into v_key using new;
+    perform pgq._check_size('key', array[v_key]);
     perform pgq._enqueue_keyed(
         array[jsonb_build_object('table', tg_argv[1], 'operation', tg_op, 'key', v_key)],
         tg_argv[0], 0, null,

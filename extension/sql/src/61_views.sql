@@ -93,8 +93,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_slots smallint[];
-    v_jobs pgq.job[];
+    v_slots smallint[]; v_jobs pgq.job[];
 begin
     v_slots := pgq._readable_slots();
     v_jobs := array(select pgq._bare(j) from unnest(v_slots) s, pgq._leased(s) j);
@@ -105,7 +104,7 @@ exception
         return query
         select q.name, j.worker, count(*), count(*) filter (where j.lease_expires_at <= v_now),
                min(j.claimed_at),
-               least(v_now, max(j.lease_expires_at - j.lease_ms * interval '1 millisecond')),
+               least(v_now, max(j.lease_expires_at - abs(j.lease_ms) * interval '1 millisecond')),
                min(j.lease_expires_at), j.pid,
                case when not pg_is_in_recovery()
                     then a.pid is null or a.backend_start > min(j.claimed_at) end
@@ -145,13 +144,14 @@ comment on view @extschema@.pgq_queues is
 'failures: attempts that workers failed, leases that were taken back by pgq_reclaim or had no '
 'attempt left, and jobs that died without having started. Errors: 40001.';
 
+-- Below an "offset" nothing that the caller asks is compared before it is known whose row it is.
 create view @extschema@.pgq_queue_settings with (security_barrier) as
 select q.name, q.max_attempts, q.backoff_base, q.backoff_factor, q.backoff_max, q.keep_completed,
        q.keep_dead, q.max_active, q.dedupe_for, q.group_concurrency, q.group_on_dead, q.rate_limit,
        q.rate_interval, q.rate_burst, q.priority_ageing, q.max_ready, q.max_payload, q.description,
        q.paused, q.created_at
   from pgq.queue q
- where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
+ where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id) offset 0;
 comment on view @extschema@.pgq_queue_settings is
 'The settings of the queues that the caller may observe, with the names that pgq_configure_queue '
 'gives them; whether pgq_pause has paused the queue, and when it was created.';
@@ -164,7 +164,7 @@ select coalesce(q.name, '*') as queue, coalesce(r.rolname, 'public')::text as ro
   left join pg_catalog.pg_roles r on r.oid = p.role::pg_catalog.oid
  where p.verb <> 'usage' and (r.oid is not null or p.role = 0::pg_catalog.oid)
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = p.queue_id)
- group by q.name, r.rolname;
+ group by q.name, r.rolname offset 0;
 comment on view @extschema@.pgq_privileges is
 'What pgq_grant has given, per queue and role, for the queues that the caller may observe; ''*'', '
 'for all queues, is shown to those who may observe all. The owner, and who inherits its role, may '
@@ -185,7 +185,8 @@ j.id, j.token, q.name as queue, l.priority::integer as priority,
        j.attempt::integer as attempt, coalesce(j.max_attempts, q.max_attempts) as max_attempts,
        j.payload, j.headers, {hidden} j.group_key::text end as group_key,
        {hidden} j.dedupe_key::text end as dedupe_key, {hidden} j.worker end as worker,
-       j.enqueued_at, coalesce(j.run_at, j.enqueued_at) as run_at, j.claimed_at,
+       j.enqueued_at, coalesce(j.run_at, j.enqueued_at) as run_at,
+       case when j.token is not null then j.claimed_at end as claimed_at,
        nullif(j.lease_expires_at, 'infinity') as lease_expires_at,
        {hidden} j.last_error end as last_error,
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
@@ -206,8 +207,7 @@ create view @extschema@.pgq_jobs with (security_barrier) as
 select u.*
   from (
            select {live_job}
-             from pgq.queue q
-             join pgq.lane l on l.queue_id = q.id
+             from pgq.queue q join pgq.lane l on l.queue_id = q.id
              join pgq.job j on j.lane = l.id
             where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id)
             union all
@@ -283,7 +283,7 @@ select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_
        s.priority::integer as priority, s.max_attempts, s.payload, s.headers
   from pgq.schedule s
   join pgq.queue q on q.id = s.queue_id
- where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
+ where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id) offset 0;
 comment on view @extschema@.pgq_schedules is
 'The schedules of the queues that the caller may observe: what pgq_schedule was told, whether one '
 'is paused, when it fires next (paused: would have), and the last time for which it has added a '

@@ -67,11 +67,9 @@ comment on function pgq._xmin_holders(timestamptz) is
 'who keeps dead versions from being removed, and for how long already; of whom no time is known '
 'the transactions since then count. unknown: the owner may not see what that session does';
 
-create function pgq._maintenance(
-    p_now timestamptz, out status text, out detail text, out age interval
-)
+create function pgq._lacks_ticks(p_now timestamptz)
+returns boolean
 language plpgsql
-stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -79,11 +77,7 @@ declare
         := timestamptz 'epoch'
            + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond';
 begin
-    status := 'ok';
-    detail := case when v_last is null then 'no tick yet: nobody has claimed'
-                   else 'since the last tick' end;
-    age := p_now - v_last;
-    if (
+    return coalesce((
         select max(s.at) > coalesce(v_last, min(s.at)) + interval '1 minute'
           from (
                    --@ each stat
@@ -92,17 +86,43 @@ begin
                    --@ end
                    select null where false
                ) s
-    ) or coalesce(v_last, '-infinity') < p_now - interval '1 minute' and (
+    ), false) or coalesce(v_last, '-infinity') < p_now - interval '1 minute' and (
         exists (select from pgq.group_hint) or exists (select from pgq.waiter_hint)
-    ) then
-        status := 'warning';
-        detail := 'jobs end or wait for a tick, and none comes: all calls run under REPEATABLE '
-                  'READ or SERIALIZABLE, or ticks fail';
-    end if;
+    );
 end
 $$;
-comment on function pgq._maintenance(timestamptz) is
-'how maintenance is: a tick should come within a minute where jobs end, or are left to it';
+comment on function pgq._lacks_ticks(timestamptz) is
+'whether jobs have ended a minute after the last tick, or wait for the next one for as long: it '
+'comes with the calls that end jobs and with claims, unless something keeps it from running';
+
+create function pgq._tick_health(p_now timestamptz)
+returns table (subject text, status text, detail text, age interval)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_age constant interval := p_now - (
+        timestamptz 'epoch'
+        + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond'
+    );
+begin
+    return query
+    select 'maintenance',
+           case when v_age < interval '-1 minute' or l.lacks then 'warning' else 'ok' end,
+           case when l.lacks then 'jobs end or wait for a tick, and none comes: all calls run '
+                                  'under REPEATABLE READ or SERIALIZABLE, or ticks fail'
+                when v_age is null then 'no tick yet: nobody has claimed'
+                else 'since the last tick' end, v_age
+      from (select pgq._lacks_ticks(p_now) as lacks) l
+     union all
+    select 'clock', case when p_now - c.at < interval '1 day' then 'warning' else 'ok' end,
+           format('set back from %s%s', g.clock_was,
+                  coalesce(' to ' || g.set_back_at, ', and right again')), p_now - c.at
+      from pgq.gate g, coalesce(g.set_back_at, g.clock_was) c (at) where c.at is not null;
+end
+$$;
+comment on function pgq._tick_health(timestamptz) is
+'when maintenance ran last, and whether it has found the clock set back: see pgq._follow_clock';
 
 create function pgq._health()
 returns table (
@@ -119,8 +139,7 @@ begin
         return;
     end if;
     return query
-    select 'maintenance', m.status, m.detail, m.age, null::integer, null
-      from pgq._maintenance(v_now) m
+    select t.subject, t.status, t.detail, t.age, null::integer, null from pgq._tick_health(v_now) t
      union all
     select 'rotation', case when cardinality(r.live) + cardinality(r.closing) > 3
                             then 'warning' else 'ok' end,
@@ -145,6 +164,8 @@ begin
      union all
     select 'xmin held', x.status, x.holder, x.age, x.pid, x.query
       from pgq._xmin_holders(v_now) x
+     union all
+    select d.* from pgq._dump_health(v_now) d
      union all
     select 'archive', 'ok', format('%s partitions, %s', count(*), pg_size_pretty(sum(z.size))),
            null, null, null
@@ -200,13 +221,16 @@ comment on function pgq._locks() is 'for the view pgq_locks';
 create view @extschema@.pgq_health as
 select * from pgq._health();
 comment on view @extschema@.pgq_health is
-'What keeps the queue healthy, and what is in its way: maintenance; rotation; whether the owner of '
-'pgq may see what other sessions do (else GRANT pg_read_all_stats to it); sessions that use a slot '
-'(it cannot be emptied meanwhile); who holds the xmin horizon, by session, prepared transaction or '
-'replication slot; the archive; the slots. status: ok, warning, or unknown where the owner may not '
-'see what the session does. A warning are sessions in a transaction for more than a minute that '
-'use a slot, or for more than 5 that hold the horizon; replication slots that hold it and are not '
-'in use, or are 100000 transactions behind. Empty for who may not observe all queues.';
+'What keeps the queue healthy, and what is in its way: maintenance; whether the clock was set '
+'back; rotation; whether the owner of pgq may see what other sessions do (else GRANT '
+'pg_read_all_stats to it); sessions that use a slot (it cannot be emptied meanwhile); who holds '
+'the xmin horizon, by session, prepared transaction or replication slot; pg_dump at work (nothing '
+'is emptied meanwhile, for at most a day); the archive; the slots. status: ok, warning, or unknown '
+'where the owner may not see what the session does. A warning are sessions in a transaction for '
+'more than a minute that use a slot, or for more than 5 that hold the horizon; replication slots '
+'that hold it and are not in use, or are 100000 transactions behind; dumps for more than an hour; '
+'a clock that was set back by more than a minute, for a day; a last tick in the future. Empty for '
+'who may not observe all queues.';
 
 create view @extschema@.pgq_locks as
 select * from pgq._locks();

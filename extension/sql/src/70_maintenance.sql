@@ -84,32 +84,6 @@ comment on function pgq._holds_unleased(smallint, timestamptz) is
 'whether any queue has a job in a slot of the ring that nobody leases; looks from the floors on, '
 'which pgq._adjust_floors has just lowered below what is claimable';
 
-create function pgq._is_dumped()
-returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- The caller's transaction may have looked long ago.
-    perform pg_stat_clear_snapshot();
-    return exists (
-        select from pg_stat_activity a
-         where a.datname = current_database() and a.application_name = 'pg_dump'
-           and a.backend_xmin is not null
-    ) or exists (
-        select from pg_locks l
-         where l.relation in ('pg_extension'::regclass, 'pg_foreign_table'::regclass)
-           and l.database = (select d.oid from pg_database d where d.datname = current_database())
-           and l.mode = 'AccessShareLock' and l.pid <> pg_backend_pid()
-         group by l.pid having count(distinct l.relation) = 2
-    );
-end
-$$;
-comment on function pgq._is_dumped() is
-'whether pg_dump has a snapshot, as its name tells, or under another name the catalogs that it has '
-'read since. It locks tables of an extension only when it comes to them: by then a truncated one '
-'is empty for old snapshots, too, and where its jobs went they do not show';
-
 create function pgq._truncate(p_slot smallint)
 returns text
 language plpgsql

@@ -12,9 +12,7 @@ as $$
 declare
     v_slot smallint;
     v_fate text;
-    v_limit constant bigint := greatest(8192, coalesce(
-        substring(current_setting('pgq.slot_size', true) from '^[0-9]{1,12}$'), '8388608'
-    )::bigint);
+    v_limit constant bigint := greatest(8192, coalesce(pgq._slot_size(), 8388608));
     v_head constant smallint := p_live[cardinality(p_live)];
 begin
     foreach v_slot in array p_closing loop
@@ -63,7 +61,7 @@ end
 $$;
 comment on function pgq._turn(smallint[], smallint, timestamptz, smallint[], smallint[]) is
 'frees, closes and adds slots of one family; the last of p_live is the one that is written. It '
-'is left when it has grown to pgq.slot_size bytes (default 8 MB)';
+'is left when it has grown to pgq._slot_size() bytes (default 8 MB)';
 
 create function pgq._holds_older(p_slot smallint, p_first bigint)
 returns boolean
@@ -207,7 +205,7 @@ begin
     delete from pgq.chore c
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
-    perform setval('pgq.last_tick', pgq._ms(v_now));
+    perform pgq._follow_clock(v_now);
     perform pgq._shift_xids(v_now);
     perform pgq._reclaim(null, 1000, true), pgq._drop_permits(),
             pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now);

@@ -25,10 +25,14 @@ create type pgq.obstacle as (
     worker text, pid integer, transaction text, since timestamptz, until timestamptz
 );
 comment on type pgq.obstacle is 'a row of pgq_obstacles';
+comment on column pgq.job.lease_ms is
+'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
+'Without a lease 0: the last one was lost; -1: that and the one before it';
 --@ functions
---@ lock pgq.queue, pgq.chore, pgq.group_event_0, pgq.group_event_1
+--@ lock pgq.queue, pgq.gate, pgq.chore, pgq.group_event_0, pgq.group_event_1
 alter table pgq.queue add column description text;
 alter table pgq.queue add column first_job bigint not null default 0;
+alter table pgq.gate add column clock_was timestamptz, add column set_back_at timestamptz;
 alter table pgq.chore add column regrant boolean;
 alter table pgq.queue add column is_serial boolean not null default false;
 alter table pgq.group_event_0

@@ -39,7 +39,7 @@ from pgq._models import (
     Token,
     Unreadable,
 )
-from pgq._outcomes import Cancel, GiveUp, Retry, Snooze
+from pgq._outcomes import Cancel, GiveUp, Retry, Settled, Snooze
 from pgq._queue import Connection, Executor, Queue
 from pgq._register import register
 from pgq._run import Endpoint, Middleware
@@ -85,6 +85,7 @@ __all__ = [
     "Receipt",
     "Retry",
     "SerializationFailure",
+    "Settled",
     "Snooze",
     "Task",
     "Token",

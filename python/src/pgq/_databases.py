@@ -24,7 +24,7 @@ _HINTS: Final = {
     "42501": "The role has to be able to create databases: ALTER ROLE ... CREATEDB.",
     "58P01": "Install pgq on the server, with `make install PG_CONFIG=...`.",
 }
-_UNREACHABLE: Final = (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_UNREACHABLE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 _WHICH_SERVER: Final = (
     "Name a server by --pgq-dsn, PGQ_TEST_DSN, pgq_dsn in pytest's ini file or the PG* variables."
 )

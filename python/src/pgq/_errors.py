@@ -100,11 +100,11 @@ class LeaseLost(Error):
 
 
 class NotSupported(Error):
-    """The extension, or the version that is installed, does not support what was asked for."""
+    """The extension, its version or the connection does not support what was asked for."""
 
 
 class WrongTransaction(Error):
-    """The call is not possible in a transaction of this isolation level."""
+    """The call is not possible at this isolation level, or needs an open transaction."""
 
 
 class SerializationFailure(Error):
@@ -130,12 +130,14 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "22P05": InvalidArgument,  # JSON that the server cannot store: \u0000
     "23505": DuplicateKey,
     "25001": WrongTransaction,
+    "26000": NotSupported,  # a prepared statement that is in another session
     "3F000": NotInstalled,
     "40001": SerializationFailure,
     "42501": NotPermitted,
     "42704": UnknownQueue,  # or role
     "42710": QueueExists,
     "42883": NotInstalled,
+    "42P05": NotSupported,  # a prepared statement that was made in another session
     "53400": QueueFull,
     "54000": PayloadTooLong,
     "55000": NotClaimable,
@@ -148,6 +150,10 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
 _INSTALL_HINT: Final = (
     "CREATE EXTENSION pgq in this database, and name its schema: Queue(..., schema=...), "
     "or add it to search_path."
+)
+_POOLER_HINT: Final = (
+    "A pooler gives each transaction another session, as PgBouncer does with pool_mode = "
+    "transaction: connect with statement_cache_size=0, or let the pooler keep prepared statements."
 )
 
 
@@ -173,6 +179,8 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     if kind is NotInstalled and is_watch and not (sqlstate == "42883" and "pgq_" in message):
         return None
     hint = _INSTALL_HINT if kind is NotInstalled else error.hint
+    if sqlstate in ("26000", "42P05"):
+        hint = _POOLER_HINT
     if (number := re.search(r"query argument \$\d+", message)) is not None:
         named = re.search(rf"(\w+) => {re.escape(number[0].split()[-1])}\b", statement)
         if named is not None:

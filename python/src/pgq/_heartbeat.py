@@ -27,7 +27,7 @@ _RETRY_SECONDS: Final = 1.0  # at most: a short lease does not wait for so long
 CONNECT_SECONDS: Final = 10.0
 # What a call fails with when a row is locked by a transaction that settles its job and stays open,
 # or when the network is gone.
-STUCK: Final = (asyncio.TimeoutError, JobHeld, asyncpg.QueryCanceledError)
+STUCK: Final = (TimeoutError, JobHeld, asyncpg.QueryCanceledError)
 
 
 # asyncpg has no public name for the arguments of a pool; nothing else here relies on these.
@@ -147,7 +147,7 @@ class Heartbeat:
             try:
                 await self._beat()
                 wait = self._tick
-            except Exception as exc:  # noqa: BLE001, PERF203 every lease hangs on it
+            except Exception as exc:  # noqa: BLE001 every lease hangs on it
                 wait = min(self._tick / 4, _RETRY_SECONDS)
                 log.warning(
                     "heartbeat failed, trying again in %.1f s: %r",
@@ -161,7 +161,7 @@ class Heartbeat:
     async def _stops_within(self, seconds: float) -> bool:
         try:
             await asyncio.wait_for(self._stopped.wait(), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
         return True
 

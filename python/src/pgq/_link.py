@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
@@ -138,7 +137,7 @@ async def answered(connection: Connection, call: Awaitable[T], seconds: float) -
     """Return what a call returns; end its connection if that takes longer."""
     try:
         return await _within(call, seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         await end(connection)
         raise
 
@@ -153,7 +152,7 @@ async def _within(call: Awaitable[T], seconds: float) -> T:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
-    before = _cancellations(task)
+    before = task.cancelling()
     is_over = False
     error: BaseException | None = None
 
@@ -174,18 +173,11 @@ async def _within(call: Awaitable[T], seconds: float) -> T:
     finally:
         for timer in timers:
             timer.cancel()
-        if is_over and sys.version_info >= (3, 11):
+        if is_over:
             task.uncancel()
         # Others may have cancelled the task as well.
-        if is_over and error is not None and _cancellations(task) == before:
-            raise asyncio.TimeoutError from error
-
-
-def _cancellations(task: asyncio.Task[Any]) -> int:
-    """Return how often a task was cancelled; Python 3.10 does not know."""
-    if sys.version_info >= (3, 11):
-        return task.cancelling()
-    return 0
+        if is_over and error is not None and task.cancelling() == before:
+            raise TimeoutError from error
 
 
 async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, seconds: float) -> None:
@@ -216,8 +208,7 @@ def is_silent(exc: BaseException) -> bool:
     return isinstance(
         exc,
         (
-            OSError,
-            asyncio.TimeoutError,
+            OSError,  # a TimeoutError, too
             asyncpg.InternalClientError,
             asyncpg.PostgresConnectionError,
         ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Awaitable, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -16,12 +18,48 @@ from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._log import log, trouble
 from pgq._queue import Queue
 
+Notify: TypeAlias = Callable[[str], Awaitable[object]]  # sends a notification to a channel
+
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _HEAD_START_SECONDS: Final = 0.002  # for the claims of who is woken: the jobs wait for them
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
+_DEAF_SECONDS: Final = 60.0  # until LISTEN is tried again where it does not work
 
 T = TypeVar("T")
+
+
+class DeafError(ConnectionError):
+    """A notification did not reach a connection that listens."""
+
+
+async def prove(connection: asyncpg.Connection[Any], notify: Notify, seconds: float) -> None:
+    """Make sure that notifications of other sessions reach a connection.
+
+    Args:
+        connection: the connection.
+        notify: sends a notification in another session.
+        seconds: how long each step may take.
+
+    Raises:
+        DeafError: none has come. A pooler gives each transaction another session, or the other
+            session is in another database.
+    """
+    channel = f"pgq_proof_{secrets.token_hex(8)}"
+    heard = asyncio.Event()
+
+    def hear(*_: object) -> None:
+        heard.set()
+
+    await asyncio.wait_for(connection.add_listener(channel, hear), seconds)
+    await notify(channel)
+    try:
+        await asyncio.wait_for(heard.wait(), seconds)
+    except TimeoutError:
+        # If the connection is dead, this raises what says so.
+        await asyncio.wait_for(connection.execute("select"), seconds)
+        raise DeafError("a notification did not arrive") from None
+    await asyncio.wait_for(connection.remove_listener(channel, hear), seconds)
 
 
 class Listener:
@@ -30,15 +68,22 @@ class Listener:
     Args:
         connect: opens the connection.
         queue: any queue; its pool is not used.
+        notify: sends a notification on another connection.
         poll_seconds: how long a claim loop sleeps while there is no connection.
         call_seconds: how long the server may take to answer.
     """
 
     def __init__(
-        self, connect: Connect, queue: Queue, poll_seconds: float, call_seconds: float
+        self,
+        connect: Connect,
+        queue: Queue,
+        notify: Notify,
+        poll_seconds: float,
+        call_seconds: float,
     ) -> None:
         self._connect = connect
         self._queue = queue
+        self._notify = notify
         self._poll_seconds = poll_seconds
         self._call_seconds = call_seconds
         self._woken: dict[str, asyncio.Event] = {}
@@ -67,7 +112,7 @@ class Listener:
         if self._listening:  # it is told when that ends
             await woken.wait()
         else:
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), self._poll_seconds * jitter)
         self._idle.discard(name)
 
@@ -86,12 +131,25 @@ class Listener:
     async def run(self) -> None:
         """Listen until `stop`; what fails is tried again."""
         pause = _FIRST_PAUSE_SECONDS
+        was_deaf = False
         while not self._stopping:
             self._listened = False
             try:
                 await self._listen()
             except (NotPermitted, NotInstalled):
                 raise
+            except DeafError as exc:
+                pause = _DEAF_SECONDS
+                log.log(
+                    logging.DEBUG if was_deaf else logging.WARNING,
+                    "cannot listen, polling every %g s: %s. With a pooler that gives each"
+                    " transaction another session, set listen=False, or connect= to a function"
+                    " that connects past the pooler",
+                    self._poll_seconds,
+                    exc,
+                    extra=trouble(exc, pause),
+                )
+                was_deaf = True
             except Exception as exc:  # noqa: BLE001 whatever opens the connection may raise it
                 if self._listened:
                     pause = _FIRST_PAUSE_SECONDS
@@ -109,6 +167,8 @@ class Listener:
         connection = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
         try:
             connection.add_termination_listener(self._terminated)
+            # Before anything is left in a session that may be shared with others.
+            await prove(connection, self._notify, self._call_seconds)
             self._channels.clear()
             await self._subscribe(connection)
             self._listening = self._listened = True
@@ -137,7 +197,7 @@ class Listener:
             seconds = None
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             if seconds is not None and seconds >= _NAP_SECONDS:
                 # A queue that was made again has another channel.
                 await self._subscribe(connection)

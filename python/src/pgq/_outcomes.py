@@ -11,7 +11,7 @@ from pgq._errors import expect
 
 
 class Outcome(Exception):
-    """Base of `Retry`, `Snooze`, `GiveUp` and `Cancel`: a handler may return or raise them."""
+    """Base of what a handler may return or raise besides a result and an error."""
 
 
 class Retry(Outcome):
@@ -76,3 +76,12 @@ class Cancel(Outcome):
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Settled(Outcome):
+    """The handler has settled the job itself, on a connection of its own.
+
+    It has completed, failed or released the job, as in the transaction of an ORM's session. The
+    worker writes nothing then, and hooks are not called. If the job was not settled after all, its
+    lease runs out and the attempt counts. A handler with `transaction` must not settle its job.
+    """

@@ -10,14 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from pgq._call import call_aside
 from pgq._child import LENGTH, SIGNALS, Failure, Main, Request
 from pgq._models import Job
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _IDLE_SECONDS: Final = 300.0  # after which a process is not kept
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -10,7 +11,7 @@ import asyncpg
 import asyncpg.pool
 
 from pgq import _sql
-from pgq._errors import InvalidArgument, expect, translate
+from pgq._errors import InvalidArgument, WrongTransaction, expect, translate
 from pgq._models import (
     AfterOnDead,
     AnyReceipt,
@@ -40,6 +41,7 @@ Dumps: TypeAlias = Callable[[Any], str]
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
+_LATE_TO_BEGIN: Final = "sqlalchemy.dialects.postgresql.asyncpg"
 _NO_PAYLOAD: Final[Mapping[str, Any]] = {}
 
 # Called with the jobs that were enqueued, before who enqueued them hears of it: see pgq.testing.
@@ -53,7 +55,9 @@ class Queue:
     with `connection` it joins the transaction that is open there. Intervals are `timedelta`,
     times are aware `datetime`. Every method raises `UnknownQueue`, `InvalidArgument`,
     `NotPermitted` and `NotInstalled` where they apply, and lets errors of the connection and of
-    the server itself pass as asyncpg raises them.
+    the server itself pass as asyncpg raises them. What adds or ends a job raises
+    `WrongTransaction` on a connection that is not of a pool and has no open transaction, in a
+    process that uses SQLAlchemy's asyncpg dialect: its sessions begin late.
 
     Args:
         executor: an asyncpg pool or connection; it needs no codec.
@@ -90,6 +94,7 @@ class Queue:
         *,
         priority: int = 0,
         run_at: datetime | None = None,
+        delay: timedelta | None = None,
         dedupe_key: str | None = None,
         group_key: str | None = None,
         max_attempts: int | None = None,
@@ -106,6 +111,7 @@ class Queue:
             payload: anything `dumps` takes; None is the JSON null.
             priority: higher goes first, -32768 to 32767.
             run_at: not before this time; None means now.
+            delay: not before this long from now, by the server's clock; in place of run_at.
             dedupe_key: if a live job of the queue has this key, or one that completed within the
                 queue's `dedupe_for`, nothing is added and its id returned.
             group_key: of the jobs of a group at most the queue's `group_concurrency` are at work at
@@ -138,7 +144,7 @@ class Queue:
             self._dumps(payload),
             self.name,
             priority,
-            _aware("run_at", run_at),
+            _start(run_at, delay),
             dedupe_key,
             group_key,
             max_attempts,
@@ -147,6 +153,7 @@ class Queue:
             _aware("expires_at", expires_at),
             after,
             after_on_dead,
+            delay,
         )
         await self._enqueued(connection, [job_id])
         return job_id
@@ -157,8 +164,9 @@ class Queue:
         *,
         priority: int = 0,
         run_at: datetime | None = None,
-        dedupe_keys: Sequence[str] | None = None,
-        group_keys: Sequence[str] | None = None,
+        delay: timedelta | None = None,
+        dedupe_keys: Sequence[str | None] | None = None,
+        group_keys: Sequence[str | None] | None = None,
         max_attempts: int | None = None,
         headers: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
@@ -171,8 +179,8 @@ class Queue:
 
         Args:
             payloads: one for each job; the other arguments are as in `enqueue`, for all of them.
-            dedupe_keys: one for each payload.
-            group_keys: one for each payload.
+            dedupe_keys: one for each payload; None for a job without one.
+            group_keys: one for each payload; None for a job without one.
 
         Returns:
             The ids, in the order of the payloads.
@@ -183,7 +191,7 @@ class Queue:
             [self._dumps(payload) for payload in payloads],
             self.name,
             priority,
-            _aware("run_at", run_at),
+            _start(run_at, delay),
             dedupe_keys,
             group_keys,
             max_attempts,
@@ -192,6 +200,7 @@ class Queue:
             _aware("expires_at", expires_at),
             after,
             after_on_dead,
+            delay,
         )
         await self._enqueued(connection, ids)
         return ids
@@ -882,6 +891,8 @@ class Queue:
         executor = self._executor if connection is None else connection
         if not hasattr(executor, "fetch"):
             expect("connection", executor, asyncpg.Pool, asyncpg.Connection)
+        if statement in _sql.JOINING:
+            _check_begun(executor)
         try:
             return await executor.fetch(_sql.in_schema(statement, self._schema), *args)
         except asyncpg.PostgresError as exc:
@@ -923,6 +934,38 @@ def _aware(name: str, time: datetime | None) -> datetime | None:
     if time.utcoffset() is None:
         raise InvalidArgument(f"{name} has no time zone: a naive datetime is not a time")
     return time
+
+
+def _check_begun(executor: Executor) -> None:
+    """Refuse the connection of a session of SQLAlchemy that has not begun its transaction yet.
+
+    SQLAlchemy sends BEGIN with its own first statement. What ran before would have committed by
+    itself, and outlive a rollback of the session. Its connections are those of no pool of asyncpg;
+    nothing else tells them from the application's own.
+    """
+    if (
+        _LATE_TO_BEGIN in sys.modules
+        and isinstance(executor, asyncpg.Connection)
+        and not isinstance(executor, asyncpg.pool.PoolConnectionProxy)
+        and not executor.is_in_transaction()
+    ):
+        raise WrongTransaction(
+            "no transaction is open on the connection, and SQLAlchemy may own it",
+            detail="SQLAlchemy begins a transaction with its first statement. A job that is"
+            " enqueued before would commit by itself, and stay when the session rolls back.",
+            hint='With a session: await session.execute(text("select 1")) first. With a connection'
+            " of your own: async with connection.transaction().",
+        )
+
+
+def _start(run_at: datetime | None, delay: timedelta | None) -> datetime | None:
+    if delay is not None:
+        expect("delay", delay, timedelta)
+        if run_at is not None:
+            raise InvalidArgument("run_at and delay are both given: pass one of them")
+        if delay < _NOTHING:
+            raise InvalidArgument("delay must not be negative")
+    return _aware("run_at", run_at)
 
 
 def _columns(receipts: Iterable[AnyReceipt]) -> tuple[list[int], list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
@@ -24,7 +24,7 @@ _TIMES: Final = {
     "expires_at",
     "finished_at",
 }
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def read_json(text: str) -> Any:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,14 +19,15 @@ from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 
-from pgq._call import call_in_thread
+from pgq import _sql
+from pgq._call import InThread, Threads, is_coroutine_function
 from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, answered, backoff, is_silent, transaction
 from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, Unreadable, readable
-from pgq._outcomes import Cancel, GiveUp, Outcome, Snooze
+from pgq._outcomes import Cancel, GiveUp, Outcome, Settled, Snooze
 from pgq._processes import Processes
 from pgq._queue import DEFAULT_TIMEOUT, Connection, Dumps, Queue
 from pgq._rows import with_payload
@@ -197,7 +198,7 @@ class Run:
         self._intakes = [_Intake(new_queue(name), consumer) for name, consumer in consumers.items()]
         self._until_idle = until_idle
         self._listener = Listener(
-            connect, self._queue, settings.poll_seconds, settings.call_seconds
+            connect, self._queue, self._notify, settings.poll_seconds, settings.call_seconds
         )
         for name in consumers:
             self._listener.add(name)
@@ -219,6 +220,7 @@ class Run:
         self._settles = Link(pool, settings.call_seconds)
         self._settler = Settler(self._queue, self._settles, self._settled, self._refused)
         self._processes = Processes()
+        self._threads = Threads()
         self._telling: set[asyncio.Task[None]] = set()
         self._context = copy_context()
         self._stopping = asyncio.Event()
@@ -232,6 +234,7 @@ class Run:
             stack.push_async_callback(self._settles.close)
             stack.push_async_callback(self._claims.close)
             stack.push_async_callback(self._beats.stop)
+            stack.callback(self._threads.close)
             await stack.enter_async_context(self._processes)
             await self._beats.start()
             stack.callback(self._watch.stop)
@@ -239,11 +242,34 @@ class Run:
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):
                 check(await link.run(self._queue.version))
+            await self._prove_statements()
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
             name = self._settings.name
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
+
+    async def _prove_statements(self) -> None:
+        """Run a prepared statement in another session than before, if a pooler shares sessions.
+
+        Poolers take the idle session that was used last, or first: while another transaction is
+        open, and when that has ended, one of these calls gets another one.
+        """
+
+        async def meanwhile(*, connection: Connection) -> None:
+            async with connection.transaction():
+                await self._queue.version(connection=connection)
+                await self._claims.run(self._queue.version)
+
+        await self._settles.run(meanwhile)
+        for _ in range(2):
+            await self._claims.run(self._queue.version)
+
+    async def _notify(self, channel: str) -> None:
+        async def notify(*, connection: Connection) -> None:
+            await connection.execute(_sql.NOTIFY, channel)
+
+        await self._claims.run(notify)
 
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settler.run())
@@ -393,7 +419,7 @@ class Run:
                 intake.is_resting = False
 
     async def _pause(self, seconds: float) -> None:
-        with suppress(asyncio.TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _rest(self, intake: _Intake, ended: int) -> None:
@@ -407,7 +433,7 @@ class Run:
         elif ended == self._ended:
             # A handler that is at work may wait for a job that it has added.
             self._one_ended.clear()
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._one_ended.wait(), self._settings.poll_seconds)
 
     @property
@@ -511,6 +537,9 @@ class Run:
             if held.committed:
                 self._settle_failed(held, outcome)
                 return
+            if isinstance(outcome, Settled):
+                self._forget(held)
+                return
             held.settling = True
             held.outcome = outcome
             self._settler.end(job, outcome)
@@ -526,26 +555,36 @@ class Run:
                 self._settler.complete(job, kept)
 
     async def _attempt(self, held: _Held, job: Job[Any]) -> Any:
-        try:
-            task = held.intake.consumer.task_of(job)
-            held.handler = task
-            job = decoded(task, job)
-            call = self._endpoint(held, task)
-            with _NO_ALARM if task.deadline is None else self._alarm(held, task.deadline):
-                result = returned(await call(job))
-            return None if held.committed else text_of(self._settings, task, result)
-        except (Outcome, RolledBack, NotBegun):
-            raise
-        except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
-            raise await self._failed(held, job, exc)  # noqa: B904 it has its own cause
+        with ExitStack() as stack:
+            thread: InThread | None = None
+            try:
+                task = held.intake.consumer.task_of(job)
+                held.handler = task
+                thread = self._thread(stack, held)
+                job = decoded(task, job)
+                call = self._endpoint(held, task, thread)
+                with _NO_ALARM if task.deadline is None else self._alarm(held, task.deadline):
+                    result = returned(await call(job))
+                return None if held.committed else text_of(self._settings, task, result)
+            except (Outcome, RolledBack, NotBegun):
+                raise
+            except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
+                raise await self._failed(held, job, exc, thread)  # noqa: B904 it has its own cause
 
-    def _endpoint(self, held: _Held, task: Task[Any, Any]) -> Endpoint:
+    def _thread(self, stack: ExitStack, held: _Held) -> InThread | None:
+        """Return where the plain functions of an attempt run, unless that is the loop."""
+        if held.handler is None or held.handler.run_in != "thread":
+            return None
+        name = f"pgq job {held.job.id}"
+        return stack.enter_context(self._threads.attempt(name, is_over=lambda: self._over))
+
+    def _endpoint(self, held: _Held, task: Task[Any, Any], thread: InThread | None) -> Endpoint:
         settings = self._settings
         around = settings.before or settings.after or settings.middleware
         if task.run_in == "loop" and not (task.transaction or around):  # in less time
             return task.function
         in_transaction = partial(self._call_in_transaction, held, task)
-        return endpoint(settings, task, in_transaction, self._processes, is_over=lambda: self._over)
+        return endpoint(settings, task, in_transaction, self._processes, thread)
 
     @contextmanager
     def _alarm(self, held: _Held, deadline: timedelta) -> Generator[None, None, None]:
@@ -557,7 +596,9 @@ class Run:
         finally:
             alarm.cancel()
 
-    async def _failed(self, held: _Held, job: Job[Any], exc: BaseException) -> BaseException:
+    async def _failed(
+        self, held: _Held, job: Job[Any], exc: BaseException, thread: InThread | None
+    ) -> BaseException:
         """Return what an attempt ended with, and tell the hooks if that is a failure."""
         is_cancelled = isinstance(exc, asyncio.CancelledError)
         if held.deferred is not None or (is_cancelled and held.reason is None):
@@ -580,7 +621,7 @@ class Run:
             return asyncio.CancelledError(held.reason)
         held.failure = exc
         with suppress(asyncio.CancelledError):  # it has failed, whatever happens meanwhile
-            await tell(self._settings, job, exc)
+            await tell(self._settings, job, exc, thread)
         return exc
 
     async def _call_in_transaction(self, held: _Held, task: Task[Any, Any], job: Job[Any]) -> Any:
@@ -651,9 +692,13 @@ class Run:
         held = self._held[job.token]
         if held.failure is None:
             held.failure = exc
-            task = self._new_task(tell(self._settings, job, exc), f"pgq hooks of job {job.id}")
+            task = self._new_task(self._tell(held, exc), f"pgq hooks of job {job.id}")
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, held: _Held, exc: Exception) -> None:
+        with ExitStack() as stack:
+            await tell(self._settings, held.job, exc, self._thread(stack, held))
 
     def _settled(self, job: Job[Any], accepted: bool) -> None:
         held = self._held[job.token]
@@ -686,7 +731,7 @@ class Run:
                 self._give_back(held)
         self._settler.drain()
         if settling.cancelled():  # like all tasks of the loop
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._settler.run(), _SETTLE_SECONDS)
         await _wait([settling], _SETTLE_SECONDS)
         await _wait(list(self._telling), _CANCEL_SECONDS)
@@ -766,13 +811,15 @@ def decoded(task: Task[Any, Any], job: Job[Any]) -> Job[Any]:
     return with_payload(job, task.payloads.decode(job.payload))
 
 
-async def tell(settings: Settings, job: Job[Any], error: BaseException) -> None:
-    """Call the hooks for errors with what an attempt has failed with."""
+async def tell(
+    settings: Settings, job: Job[Any], error: BaseException, thread: InThread | None
+) -> None:
+    """Call the hooks for errors with what an attempt has failed with; plain ones in its thread."""
     if not isinstance(error, Exception):
         error, cause = RuntimeError(repr(error)), error  # an exit would be the whole process's
         error.__cause__ = cause
     for hook in settings.error:
-        await _logged(hook, job, error)
+        await _logged(thread, hook, job, error)
 
 
 def endpoint(
@@ -780,8 +827,7 @@ def endpoint(
     task: Task[Any, Any],
     in_transaction: Endpoint,
     processes: Processes,
-    *,
-    is_over: Callable[[], bool] = bool,
+    thread: InThread | None,
 ) -> Endpoint:
     """Return what calls the handler of a task, with hooks and middleware around it.
 
@@ -792,20 +838,19 @@ def endpoint(
         task: the job's.
         in_transaction: calls the handler and completes the job, for a task with `transaction`.
         processes: where it is called that is to run in one.
-        is_over: tells whether nobody waits for a thread any more that is not heard of; by default
-            somebody does.
+        thread: where a plain one is called, and plain hooks around it.
     """
     call: Endpoint
     if task.transaction:
         call = in_transaction
-    elif task.run_in == "thread":
-        call = partial(call_in_thread, task.function, is_over=is_over)
+    elif thread is not None:
+        call = partial(thread.call, task.function)
     elif task.run_in == "process":
         call = partial(processes.call, task.function)
     else:
         call = task.function
     if settings.before or settings.after:
-        call = partial(_call_with_hooks, settings, call)
+        call = partial(_call_with_hooks, settings, thread, call)
     for middleware in reversed(settings.middleware):
         call = partial(_call_around, middleware, call)
     return call
@@ -843,19 +888,24 @@ async def call_and_complete(
         RolledBack: it was not.
         Outcome: the handler returned or raised one.
     """
-    result = returned(await task.function(job, connection))
+    try:
+        result = returned(await task.function(job, connection))
+    except Settled as exc:
+        raise TypeError("the worker completes the job of a handler with transaction=True") from exc
     if not await complete(text_of(settings, task, result)):
         raise RolledBack(f"what the handler of job {job.id} wrote is rolled back")
     return result
 
 
-async def _call_with_hooks(settings: Settings, endpoint: Endpoint, job: Job[Any]) -> Any:
+async def _call_with_hooks(
+    settings: Settings, thread: InThread | None, endpoint: Endpoint, job: Job[Any]
+) -> Any:
     for before in settings.before:
-        await _answer(before(job))
+        await _answer(thread, before, job)
     result = await endpoint(job)
     if not isinstance(result, Outcome):
         for after in settings.after:
-            await _logged(after, job, result)
+            await _logged(thread, after, job, result)
     return result
 
 
@@ -863,13 +913,18 @@ async def _call_around(middleware: Middleware, endpoint: Endpoint, job: Job[Any]
     return await middleware(job, endpoint)
 
 
-async def _answer(value: Any) -> Any:
-    return await value if isawaitable(value) else value
+async def _answer(thread: InThread | None, hook: Callable[..., Any], *args: Any) -> None:
+    if thread is not None and not is_coroutine_function(hook):
+        await thread.call(hook, *args)
+    elif isawaitable(answer := hook(*args)):
+        await answer
 
 
-async def _logged(hook: Callable[..., Any], job: Job[Any], end: object) -> None:
+async def _logged(
+    thread: InThread | None, hook: Callable[..., Any], job: Job[Any], end: object
+) -> None:
     try:
-        await _answer(hook(job, end))
+        await _answer(thread, hook, job, end)
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except BaseException:  # an exit would be the whole process's

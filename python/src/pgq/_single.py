@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
 
+from pgq._call import InThread, Threads
 from pgq._errors import JobHeld, LeaseLost, NotClaimable, UnknownJob
 from pgq._link import Call
 from pgq._log import log, trouble
 from pgq._models import Job
-from pgq._outcomes import Outcome
+from pgq._outcomes import Outcome, Settled
 from pgq._processes import Processes
 from pgq._queue import Connection, Executor, Queue
 from pgq._run import (
@@ -66,6 +67,8 @@ class Single:
             return False
         try:
             kept = await instrumented(self._handle, job)
+        except Settled:
+            return True
         except Exception as exc:
             kept = await self._call(partial(end, self._queue, job, exc))
             if not isinstance(exc, Outcome):
@@ -85,23 +88,32 @@ class Single:
             committed = True
             return result
 
-        try:
-            task = self._consumers.get(job.queue, Consumer()).task_of(job)
-            job = decoded(task, job)
-            deadline = None if task.deadline is None else task.deadline.total_seconds()
-            async with Processes() as processes:
-                call = endpoint(self._settings, task, in_transaction, processes)
+        thread: InThread | None = None
+        async with AsyncExitStack() as stack:
+            try:
+                task = self._consumers.get(job.queue, Consumer()).task_of(job)
+                if task.run_in == "thread":
+                    thread = self._thread(stack, job)
+                job = decoded(task, job)
+                deadline = None if task.deadline is None else task.deadline.total_seconds()
+                processes = await stack.enter_async_context(Processes())
+                call = endpoint(self._settings, task, in_transaction, processes, thread)
                 result = returned(await _in_time(call(job), deadline))
-            if committed:
-                return True
-            kept = text_of(self._settings, task, result)
-            return await self._call(partial(self._queue.complete, job, kept))
-        except (Outcome, RolledBack):
-            raise
-        except Exception as exc:
-            if not committed:
-                await tell(self._settings, job, exc)
-            raise
+                if committed:
+                    return True
+                kept = text_of(self._settings, task, result)
+                return await self._call(partial(self._queue.complete, job, kept))
+            except (Outcome, RolledBack):
+                raise
+            except Exception as exc:
+                if not committed:
+                    await tell(self._settings, job, exc, thread)
+                raise
+
+    def _thread(self, stack: AsyncExitStack, job: Job[Any]) -> InThread:
+        threads = Threads()
+        stack.callback(threads.close)
+        return stack.enter_context(threads.attempt(f"pgq job {job.id}", is_over=bool))
 
     async def _call(self, call: Call[T]) -> T:
         async with self._transaction() as connection:
@@ -123,7 +135,7 @@ async def _in_time(call: Awaitable[T], seconds: float | None) -> T:
     began = loop.time()
     try:
         return await asyncio.wait_for(call, seconds)
-    except asyncio.TimeoutError as exc:
+    except TimeoutError as exc:
         if seconds is None or loop.time() - began < seconds:  # the handler's own
             raise
         raise type(exc)(DEADLINE_PASSED) from exc

@@ -26,14 +26,16 @@ _JOB = (
 ENQUEUE = """
     select @pgq_enqueue(
         payload => $1::text::jsonb, queue => $2::text, priority => $3::integer,
-        run_at => $4::timestamptz, dedupe_key => $5::text, group_key => $6::text,
+        run_at => coalesce($4::timestamptz, clock_timestamp() + $13::interval),
+        dedupe_key => $5::text, group_key => $6::text,
         max_attempts => $7::integer, headers => $8::text::jsonb, on_duplicate => $9::text,
         expires_at => $10::timestamptz, after => $11::bigint[], after_on_dead => $12::text)"""
 
 ENQUEUE_MANY = """
     select id from @pgq_enqueue_many(
         payloads => $1::text[]::jsonb[], queue => $2::text, priority => $3::integer,
-        run_at => $4::timestamptz, dedupe_keys => $5::text[], group_keys => $6::text[],
+        run_at => coalesce($4::timestamptz, clock_timestamp() + $13::interval),
+        dedupe_keys => $5::text[], group_keys => $6::text[],
         max_attempts => $7::integer, headers => $8::text::jsonb,
         on_duplicate => $9::text, expires_at => $10::timestamptz, after => $11::bigint[],
         after_on_dead => $12::text) as id"""
@@ -174,12 +176,18 @@ UNWATCH = "select @pgq_unwatch(relation => $1::text::regclass, queue => $2::text
 CHANNEL = "select @pgq_channel(queue => $1::text)"
 WAIT = "select @pgq_wait(queues => $1::text[], max_wait => $2::interval)"
 WAKE = "select @pgq_wake()"
+NOTIFY = "select pg_notify($1::text, '')"
 MAINTAIN = "select @pgq_maintain()"
 QUEUES = """
     select current_database() as database, queue, ready, scheduled, waiting, active, dead,
            coalesce(extract(epoch from oldest_ready_age), 0)::float8 as oldest_ready_seconds
       from @pgq_queues"""
 VERSION = "select @pgq_version()"
+
+# What commits with the caller's own writes, if it is in the caller's transaction.
+JOINING = frozenset(
+    {ENQUEUE, ENQUEUE_MANY, COMPLETE, COMPLETE_MANY, COMPLETE_AND_DEQUEUE, FAIL, RELEASE, POP}
+)
 
 # Databases for tests. Those of a run have its name, and so has the session that makes them.
 CREATE_DATABASE = "create database {name}"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -22,6 +21,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Union,
+    Unpack,
     get_args,
     get_origin,
     get_type_hints,
@@ -30,14 +30,12 @@ from typing import (
 
 import asyncpg
 
+from pgq._call import is_coroutine_function
 from pgq._codec import Codec
 from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
 from pgq._queue import Executor, Queue
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -55,6 +53,7 @@ class EnqueueOptions(TypedDict, total=False):
 
     priority: int
     run_at: datetime | None
+    delay: timedelta | None
     max_attempts: int | None
     headers: Mapping[str, Any] | None
     on_duplicate: OnDuplicate
@@ -101,7 +100,7 @@ class JobHandle(Generic[R]):
             JobCancelled: it was cancelled; `detail` says which.
             UnknownJob: there is none of this id, or its queue keeps no completed jobs.
             InvalidPayload: the result is not of the type that the task declares.
-            TimeoutError: it has not ended in time (before Python 3.11 asyncio.TimeoutError).
+            TimeoutError: it has not ended in time.
             ValueError: the job was enqueued on a connection, and none is given here.
         """
         expect("timeout", timeout, timedelta, types.NoneType)
@@ -243,8 +242,8 @@ class Task(Generic[P, R]):
         payloads: Iterable[P],
         *,
         connection: Executor,
-        dedupe_key: Callable[[P], str] | None = None,
-        group_key: Callable[[P], str] | None = None,
+        dedupe_key: Callable[[P], str | None] | None = None,
+        group_key: Callable[[P], str | None] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[JobHandle[R]]:
         """Add many jobs for this task in one statement.
@@ -252,8 +251,8 @@ class Task(Generic[P, R]):
         Args:
             payloads: one for each job.
             connection: a connection, whose open transaction it joins, or a pool.
-            dedupe_key: makes the key of a job from its payload; None for no keys.
-            group_key: makes the group of a job from its payload; None for no groups.
+            dedupe_key: makes the key of a job, or None, from its payload; None for no keys.
+            group_key: makes the group of a job, or None, from its payload; None for no groups.
             options: the other arguments of `Queue.enqueue_many`, for all jobs.
 
         Returns:
@@ -372,7 +371,7 @@ def task(
 
     The function takes a `Job[SendEmail]`; its payload is encoded and validated when it is
     enqueued and when it is handled. What it returns, unless None, is kept as the job's result. A
-    coroutine function runs in the worker's event loop, a plain one in a thread of its own.
+    coroutine function runs in the worker's event loop, a plain one in a thread of the worker.
 
     Args:
         queue: the name of the queue.
@@ -414,8 +413,7 @@ def _pool(executor: Executor) -> asyncpg.Pool[Any] | None:
 def _place(function: Callable[..., Any], *, transaction: bool, process: bool) -> RunIn:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{_name(function)} yields: a handler returns")
-    called = getattr(function, "__call__", None)  # noqa: B004 of an object that is not a function
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+    if is_coroutine_function(function):
         if process:
             raise ValueError("a coroutine function cannot run in a process")
         return "loop"
@@ -487,10 +485,25 @@ def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
     if not hasattr(written, "__globals__"):
         written = type(written).__call__
     annotated = types.SimpleNamespace(__annotations__={"it": annotation})
+    names = getattr(written, "__globals__", {})
     try:
-        names = getattr(written, "__globals__", {})
-        return get_type_hints(annotated, names, include_extras=True)["it"]
+        try:
+            return get_type_hints(annotated, names, include_extras=True)["it"]
+        except NameError:  # it may be a name of the function that is making the handler
+            return get_type_hints(annotated, names, _local_names(names), include_extras=True)["it"]
     except NameError as exc:
         raise TypeError(
-            f"{_name(function)}: {exc}; what is written as text is looked up in the module"
+            f"{_name(function)}: {exc}; what is written as text is looked up in the module, and in"
+            " the functions of the module that are being called"
         ) from exc
+
+
+def _local_names(module: dict[str, Any]) -> dict[str, Any]:
+    """Return the local names of all functions of a module, given its names, that are at work."""
+    found: dict[str, Any] = {}
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals is module:
+            found = {**frame.f_locals, **found}
+        frame = frame.f_back
+    return found

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import asyncpg
 
@@ -26,9 +26,6 @@ from pgq._rows import Loads, read_json
 from pgq._run import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Run, Settings
 from pgq._single import Single
 from pgq._task import Task
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Handler: TypeAlias = Callable[[Job[Any]], Any]
 TransactionHandler: TypeAlias = Callable[[Job[Any], Any], Awaitable[Any]]
@@ -56,9 +53,9 @@ class Worker:
     """Runs handlers for the jobs of one or more queues, until it is told to stop.
 
     A handler that returns completes its job; one that raises fails it, and the job is tried again
-    as its queue is configured. `Retry`, `Snooze`, `GiveUp` and `Cancel`, returned or raised, are
-    other ends. Handlers are tasks (see `task`), or functions that `handler` decorates. What arrives
-    while outcomes are being written goes together in the next call.
+    as its queue is configured. `Retry`, `Snooze`, `GiveUp`, `Cancel` and `Settled`, returned or
+    raised, are other ends. Handlers are tasks (see `task`), or functions that `handler` decorates.
+    What arrives while outcomes are being written goes together in the next call.
 
     Leases are renewed by a thread with its own event loop and connection, so a handler may block
     the worker's loop for as long as it likes. What holds up the thread too still loses leases: a
@@ -84,7 +81,8 @@ class Worker:
         call_timeout: how long the server may take to answer; 10 seconds by default. After that
             the worker gives the connection up and opens another one.
         grace: how long handlers may go on after a stop; 20 seconds by default.
-        listen: False only polls, for example behind a pooler that shares sessions.
+        listen: False only polls, for example behind a pooler that shares sessions. By default it
+            polls until a notification has reached it, and warns if none does.
         durable_claims: True waits until each claim is on disk before its handlers start. By
             default a crash of the server may undo claims of the last second: those jobs run
             again, and the attempt is not counted. All else that a worker writes is durable.

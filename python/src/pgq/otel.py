@@ -27,7 +27,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
 from pgq import _sql
 from pgq._models import Job, JobId
-from pgq._outcomes import Cancel, Retry, Snooze
+from pgq._outcomes import Cancel, Retry, Settled, Snooze
 from pgq._queue import Queue
 from pgq._run import Endpoint, NotBegun, RolledBack, instrumentation
 from pgq._task import TASK_HEADER
@@ -65,6 +65,7 @@ _RAISED: Final[dict[type[Exception], tuple[str, str | None]]] = {
     Retry: ("retried", None),
     Snooze: ("snoozed", None),
     Cancel: ("cancelled", None),
+    Settled: ("settled", None),
     RolledBack: ("lost", "LeaseLost"),
     NotBegun: ("released", None),
 }

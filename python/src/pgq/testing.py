@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import asyncpg
@@ -130,7 +130,7 @@ def job(
     The others are the fields of `Job`. By default it has just been claimed, for its first attempt
     and 30 seconds.
     """
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     return Job(
         id=JobId(id),
         token=None if token is None else Token(token),

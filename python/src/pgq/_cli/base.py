@@ -233,7 +233,7 @@ async def connect(options: Settings, name: str, **arguments: Any) -> AsyncGenera
             statement_cache_size=0,  # poolers that share sessions
             **arguments,
         )
-    except asyncio.TimeoutError as exc:
+    except TimeoutError as exc:
         raise ServerFailure(f"no connection within {_CONNECT_SECONDS:.0f} s") from exc
     except SERVER_ERRORS as exc:
         hint = "Say where the database is with --dsn, PGQ_DSN or PGHOST."

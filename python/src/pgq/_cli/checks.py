@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from pgq._cli import output, sql, stuck
-from pgq._cli.base import Client
-from pgq._cli.extension import FILES_HINT, SKYTOOLS, Extension
+from pgq._cli.base import Client, connect, settings
+from pgq._cli.errors import Failure
+from pgq._cli.extension import FILES_HINT, Extension
 from pgq._cli.finding import (
     Facts,
     Finding,
@@ -23,6 +24,8 @@ from pgq._cli.finding import (
     some,
     terminate,
 )
+from pgq._listen import DeafError, prove
+from pgq._sql import NOTIFY
 from pgq._version import PACKAGE, is_supported, remedy
 
 _FIRST_VERSION: Final = 140000
@@ -36,6 +39,7 @@ _ADVICE: Final = {
 }
 _PREPARED: Final = re.compile(r'prepared transaction "(.*?)"(?:$|[;:,])')
 _SLOT: Final = re.compile(r'replication slot "(.*?)"(?:$|[;:,])')
+_HEARING_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,8 @@ async def check_server(case: Case) -> AsyncGenerator[Finding]:
 async def check_extension(case: Case) -> AsyncGenerator[Finding]:
     """The extension is there, of the server's version and of one that fits this package."""
     found = case.extension
-    if found.is_skytools:
-        advice = "Use another database, or another server if the files are not pgq's"
-        yield Finding("extension", "problem", SKYTOOLS, advice)
+    if found.problem is not None:
+        yield Finding("extension", "problem", *found.problem)
         return
     if found.installed is None:
         yield Finding("extension", "problem", "it is not installed in this database", "pgq install")
@@ -92,7 +95,7 @@ async def check_extension(case: Case) -> AsyncGenerator[Finding]:
     elif found.available is None:
         yield Finding("extension", "warning", f"{what}; the server has no files of it", FILES_HINT)
     else:
-        what = f"{what}; at hand is {found.available}"
+        what = f"{what}; version {found.available} is available"
         yield Finding("extension", "warning", what, "pgq upgrade", "version")
 
 
@@ -311,6 +314,28 @@ def schedules(facts: Facts) -> list[Finding]:
     return found
 
 
+async def check_notifications(case: Case) -> AsyncGenerator[Finding]:
+    """Sleeping workers hear of jobs, if they connect as this command does."""
+    try:
+        async with connect(settings(), "pgq doctor") as other:
+
+            async def notify(channel: str) -> None:
+                await other.connection.execute(NOTIFY, channel)
+
+            await prove(case.client.connection, notify, _HEARING_SECONDS)
+    except Failure as exc:
+        yield Finding("notifications", "warning", f"could not look: {exc.message}")
+    except DeafError:
+        detail = "they do not arrive: a pooler gives each transaction another session"
+        advice = (
+            "Workers here need listen=False, or connect= to go past the pooler; pools need"
+            " statement_cache_size=0, unless it keeps prepared statements"
+        )
+        yield Finding("notifications", "warning", detail, advice, "notifications")
+    else:
+        yield Finding("notifications", "ok", "they arrive")
+
+
 EVERYWHERE: Final[tuple[Check, ...]] = (
     check_server,
     check_extension,
@@ -320,6 +345,7 @@ EVERYWHERE: Final[tuple[Check, ...]] = (
 INSTALLED: Final[tuple[Check, ...]] = (
     check_functions,
     check_privileges,
+    check_notifications,
     check_obstacles,
     check_queues,
     check_schedules,

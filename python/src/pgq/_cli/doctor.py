@@ -46,10 +46,10 @@ _STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "proble
 def doctor(max_transaction_age: timedelta, max_ready_age: timedelta, *, strict: bool) -> None:
     """Check server, extension and queues, and say what to do.
 
-    Looks at versions, privileges, settings, connections, maintenance, at transactions and
-    replication slots that are in the way, and at queues and schedules that do not move: names
-    the cause, who holds it, and the command that ends it. Exits with 1 if there is a problem:
-    pgq does not work, or not as promised.
+    Looks at versions, privileges, settings, connections, maintenance, at whether notifications
+    arrive, at transactions and replication slots that are in the way, and at queues and schedules
+    that do not move: names the cause, who holds it, and the command that ends it. Exits with 1
+    if there is a problem: pgq does not work, or not as promised.
     """
     found = asyncio.run(_examine(Limits(max_transaction_age, max_ready_age)))
     if settings().json:
@@ -67,7 +67,7 @@ async def _examine(limits: Limits) -> list[Finding]:
             extra = await extension.look(client)
             case = Case(client, extra, limits)
             found = [finding for check in EVERYWHERE for finding in await _run(check, case)]
-            if not extra.is_skytools and extra.installed and is_supported(extra.installed):
+            if extra.installed is not None and is_supported(extra.installed):
                 found += [finding for check in INSTALLED for finding in await _run(check, case)]
             return found
     except (Failure, *SERVER_ERRORS) as exc:

@@ -12,7 +12,7 @@ import asyncpg
 import click
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from pgq._cli import output, params, sql
+from pgq._cli import output, params
 from pgq._cli.base import Client, Command, connected
 from pgq._cli.errors import SERVER_ERRORS, Failure, explain
 from pgq._errors import Error
@@ -79,41 +79,27 @@ def enqueue(
     if delay is not None and run_at is not None:
         raise click.UsageError("Give --run-at or --in.")
     options |= {"headers": params.headers_of(headers, task), "after": list(after) or None}
-    when = delay if run_at is None else run_at
+    options |= {"run_at": run_at, "delay": delay}
     if payload is None:
         if options.pop("dedupe_key") is not None:
             raise click.UsageError("--dedupe-key is for one job.")
-        _enqueue_lines(queue, batch, when, options)
+        _enqueue_lines(queue, batch, options)
         return
     text = sys.stdin.read() if payload == "-" else payload
     params.check_payload(text)
-    _enqueue_one(queue, text, when, options)
-
-
-async def _run_at(client: Client, when: datetime | timedelta | None) -> datetime | None:
-    """Return a time of the server for a time, or for a duration from now on."""
-    if not isinstance(when, timedelta):
-        return when
-    [row] = await client.fetch(sql.IN, when)
-    run_at: datetime = row["run_at"]
-    return run_at
+    _enqueue_one(queue, text, options)
 
 
 @connected
-async def _enqueue_one(
-    client: Client, name: str, payload: str, when: datetime | timedelta | None, options: _Options
-) -> None:
+async def _enqueue_one(client: Client, name: str, payload: str, options: _Options) -> None:
     queue = client.queue(name, dumps=params.dumps)
-    job_id = await queue.enqueue(payload, run_at=await _run_at(client, when), **options)
+    job_id = await queue.enqueue(payload, **options)
     output.say(str(job_id), id=job_id)
 
 
 @connected
-async def _enqueue_lines(
-    client: Client, name: str, batch: int, when: datetime | timedelta | None, options: _Options
-) -> None:
+async def _enqueue_lines(client: Client, name: str, batch: int, options: _Options) -> None:
     queue = client.queue(name, dumps=params.dumps)
-    run_at = await _run_at(client, when)
     group_key = options.pop("group_key")
     payloads = _payloads()
     done = 0
@@ -130,7 +116,7 @@ async def _enqueue_lines(
             texts = [text for number, text in part if bad is None or number < bad]
             keys = None if group_key is None else [group_key] * len(texts)
             try:
-                await queue.enqueue_many(texts, run_at=run_at, group_keys=keys, **options)
+                await queue.enqueue_many(texts, group_keys=keys, **options)
             except SERVER_ERRORS as exc:
                 failure = explain(exc)
                 least = "" if isinstance(exc, (Error, asyncpg.PostgresError)) else "at least "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import re
@@ -26,8 +25,7 @@ SERVER_ERRORS: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    asyncio.TimeoutError,
-    OSError,
+    OSError,  # a TimeoutError, too
 )
 
 _WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -146,6 +144,6 @@ def explain(exc: Exception) -> Failure:
         return Failure(message) if is_refused else ServerFailure(message)
     if isinstance(exc, OSError) and exc.errno in _WRITING:
         return Failure(f"the output cannot be written: {exc}")
-    if isinstance(exc, asyncio.TimeoutError):
+    if isinstance(exc, TimeoutError):
         return ServerFailure("the server did not answer in time")
     return ServerFailure(f"the server cannot be reached: {exc}")

@@ -97,7 +97,7 @@ class _Views(Collector):
 
     def _read(self) -> dict[str, Rows]:
         if not self._lock.acquire(timeout=_CALL_SECONDS):
-            raise explain(asyncio.TimeoutError())
+            raise explain(TimeoutError())
         try:
             return asyncio.run(_read(self._options))
         except SERVER_ERRORS as exc:

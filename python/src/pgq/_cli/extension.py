@@ -15,6 +15,9 @@ from pgq._cli.errors import Failure, ServerFailure
 from pgq._version import PACKAGE
 
 Way: TypeAlias = Literal["CREATE EXTENSION", "pg_tle", "script"]
+Found: TypeAlias = Literal[
+    "nothing", "extension", "script", "tables", "functions", "skytools", "foreign"
+]
 
 FILES_HINT: Final = (
     "In a checkout of pgq, on the machine of the server: "
@@ -22,7 +25,8 @@ FILES_HINT: Final = (
 )
 SCRIPTS: Final = Path(__file__).parents[1] / "_scripts"
 SCRIPTS_HINT: Final = "Install a released package, or one from a checkout in which make all has run"
-SKYTOOLS: Final = "this is the PgQ of Skytools, which is called pgq, too"
+_BETWEEN: Final = "\n$pgq_script$;\n"  # after the first of a script's two statements
+_NOT_INSTALLED: Final = "pgq is not installed in this database"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +34,47 @@ class Extension:
     """What the server has of the extension.
 
     Args:
-        installed: the version in this database, or None.
-        schema: of its functions.
-        is_script: it is installed without being an extension.
+        found: what this database has of it; "tables" and "functions" are what a half removed
+            installation has left.
+        version: of what was found, or None.
+        schema: of its functions, or None.
         files: the version of the server's files, or None.
         has_tle: the database has pg_tle.
-        is_skytools: it is another extension of the same name.
     """
 
-    installed: str | None
+    found: Found
+    version: str | None
     schema: str | None
-    is_script: bool
     files: str | None
     has_tle: bool
-    is_skytools: bool
+
+    @property
+    def installed(self) -> str | None:
+        """The version that is installed, as a whole."""
+        return self.version if self.found in ("extension", "script") else None
+
+    @property
+    def is_script(self) -> bool:
+        """It is installed without being an extension."""
+        return self.found == "script"
+
+    @property
+    def problem(self) -> tuple[str, str] | None:
+        """Why pgq cannot be used or installed as things are, and what helps; None if it can."""
+        half = "pgq is half removed from this database:"
+        gone = f"its tables are gone, the functions of {self.version} are in {self.schema}"
+        uninstall = f"psql --file {SCRIPTS / 'pgq-uninstall.sql'}"
+        save = "Copy the jobs that you need, from pgq.job and pgq.archive. Then remove the rest"
+        foreign = "Use another database, or another server if the files are not pgq's"
+        return {
+            "tables": (
+                f"{half} its functions are gone, its jobs are there",
+                f"{save}: {uninstall}",
+            ),
+            "functions": (f"{half} {gone}", f"Remove them: {uninstall}"),
+            "skytools": ("this is the PgQ of Skytools, which is called pgq, too", foreign),
+            "foreign": (f"{_NOT_INSTALLED}, which has another schema pgq", "Use another database"),
+        }.get(self.found)
 
     @property
     def way(self) -> Way:
@@ -94,8 +125,7 @@ async def install(client: Client) -> None:
         return
     try:
         if found.way == "script":
-            await client.connection.execute(sql.CHOOSE_SCHEMA, client.schema)
-            await _run_script(client, "pgq.sql")
+            await _run_script(client, "pgq.sql", client.schema)
         else:
             await _create_extension(client, found)
     except asyncpg.InvalidSchemaNameError as exc:
@@ -122,14 +152,13 @@ async def upgrade(client: Client) -> None:
     """
     found = await _look(client)
     if found.installed is None:
-        raise ServerFailure("pgq is not installed in this database. Hint: pgq install")
+        raise ServerFailure(f"{_NOT_INSTALLED}. Hint: pgq install")
     if found.available is None:
         raise ServerFailure(f"the server does not have the extension's files. Hint: {FILES_HINT}")
     if found.installed == found.available:
         _say(found, "is up to date")
         return
     if found.way == "script":
-        await client.connection.execute(sql.CHOOSE_SCHEMA, found.schema)
         for name in _steps(found.installed):
             await _run_script(client, name)
     else:
@@ -141,8 +170,9 @@ async def upgrade(client: Client) -> None:
 
 async def _look(client: Client) -> Extension:
     found = await look(client)
-    if found.is_skytools:
-        raise ServerFailure(SKYTOOLS)
+    if found.problem is not None:
+        what, hint = found.problem
+        raise ServerFailure(f"{what}. Hint: {hint}")
     return found
 
 
@@ -159,9 +189,13 @@ def _steps(version: str) -> list[str]:
     return steps
 
 
-async def _run_script(client: Client, name: str) -> None:
-    script = _scripts() / name
-    await client.connection.execute(script.read_text(encoding="utf-8"))
+async def _run_script(client: Client, name: str, schema: str | None = None) -> None:
+    """Run a script, statement by statement: the server logs all that is sent with what fails."""
+    statements = (_scripts() / name).read_text(encoding="utf-8").partition(_BETWEEN)
+    async with client.connection.transaction():
+        await client.connection.execute(sql.CHOOSE_SCHEMA, schema)
+        for statement in (statements[0] + _BETWEEN, statements[2]):
+            await client.connection.execute(statement)
 
 
 def _scripts() -> Path:
@@ -172,9 +206,13 @@ def _scripts() -> Path:
 
 
 def _say(found: Extension, what: str) -> None:
+    newer = ""
+    if found.available is None:
+        newer = "; the server does not have its files"
+    elif found.available != found.installed:
+        newer = f"; version {found.available} is available: pgq upgrade"
     output.say(
-        f"pgq {found.installed} {what}, in the schema {found.schema}, by {found.way}; "
-        f"at hand is {found.available or 'none'}",
+        f"pgq {found.installed} {what}, in the schema {found.schema}, by {found.way}{newer}",
         installed=found.installed,
         available=found.available,
         schema=found.schema,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -27,7 +27,7 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _time(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, timezone.utc)
+    return datetime.fromtimestamp(record.created, UTC)
 
 
 class LineFormatter(logging.Formatter):

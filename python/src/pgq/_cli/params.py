@@ -51,7 +51,7 @@ def shown_duration(value: timedelta) -> str:
 def time(text: str) -> datetime:
     """Read a time in ISO 8601; without a time zone it is local."""
     try:
-        value = datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text))
+        value = datetime.fromisoformat(text.upper())
     except ValueError as exc:
         message = f"{text!r} is not a time such as 2027-01-31T08:00:00Z."
         raise click.BadParameter(message) from exc

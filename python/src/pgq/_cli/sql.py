@@ -107,7 +107,6 @@ SCHEDULES: Final = """
       from @pgq_schedules s
      order by s.name"""
 
-IN: Final = "select pg_catalog.now() + $1::interval as run_at"
 
 SERVER: Final = """
     select pg_catalog.current_setting('server_version') as version,
@@ -116,31 +115,58 @@ SERVER: Final = """
            pg_catalog.pg_is_in_recovery() as in_recovery,
            pg_catalog.clock_timestamp() as now"""
 
-# One row; the installed columns are null where there is no pgq. Where it is no extension, its
-# version is in the function that tells it, which not everybody may call.
+# What 00_find.sql of the extension finds, and what else the server has. The version of what is no
+# extension is in the function that tells it, which not everybody may call.
 EXTENSION: Final = """
-    select coalesce(e.extversion, s.version) as installed, coalesce(n.nspname, s.schema) as schema,
-           e.extname is null and s.schema is not null as is_script,
+    select case
+               when s.is_skytools then 'skytools'
+               when s.version is not null then 'extension'
+               when s.is_own and v.version is not null then 'script'
+               when s.is_own then 'tables'
+               when s.oid is not null then 'foreign'
+               when v.version is not null then 'functions'
+               when a.comment like 'Generic queue%' then 'skytools'
+               else 'nothing'
+           end as found,
+           coalesce(s.version, v.version) as version,
+           coalesce(s.home, v.home) as schema,
            a.default_version as files,
-           exists (select from pg_catalog.pg_extension t where t.extname = 'pg_tle') as has_tle,
-           coalesce(a.comment like 'Generic queue%', false)
-           or exists (
-                  select
-                    from pg_catalog.pg_class c
-                    join pg_catalog.pg_namespace t on t.oid = c.relnamespace
-                   where t.nspname = 'pgq' and c.relname = 'tick'
-              ) as is_skytools
-      from (values ('pgq')) v (name)
-      left join pg_catalog.pg_extension e on e.extname = v.name
-      left join pg_catalog.pg_namespace n on n.oid = e.extnamespace
-      left join pg_catalog.pg_available_extensions a on a.name = v.name
+           exists (select from pg_catalog.pg_extension t where t.extname = 'pg_tle') as has_tle
+      from (values ('pgq')) one (name)
+      left join pg_catalog.pg_available_extensions a on a.name = one.name
       left join (
-               select f.nspname as schema, pg_catalog.substring(p.prosrc, '''(.+)''') as version
+               select n.oid, n.nspowner, e.extversion as version, h.nspname as home,
+                      exists (
+                          select
+                            from pg_catalog.pg_class c
+                           where c.relnamespace = n.oid and c.relname in ('tick', 'subscription')
+                      ) as is_skytools,
+                      pg_catalog.obj_description(n.oid, 'pg_namespace') like '%extension pgq%'
+                      or exists (
+                             select
+                               from pg_catalog.pg_class c
+                              where c.relnamespace = n.oid and c.relname = 'job_0'
+                         ) as is_own
+                 from pg_catalog.pg_namespace n
+                 left join pg_catalog.pg_depend d
+                   on d.classid = 'pg_catalog.pg_namespace'::regclass and d.objid = n.oid
+                  and d.deptype = 'e'
+                 left join pg_catalog.pg_extension e on e.oid = d.refobjid and e.extname = 'pgq'
+                 left join pg_catalog.pg_namespace h on h.oid = e.extnamespace
+                where n.nspname = 'pgq'
+           ) s on true
+      left join lateral (
+               select f.nspname as home, pg_catalog.substring(p.prosrc, '''(.+)''') as version
                  from pg_catalog.pg_proc p
                  join pg_catalog.pg_namespace f on f.oid = p.pronamespace
-                 join pg_catalog.pg_namespace t on t.nspowner = p.proowner and t.nspname = 'pgq'
                 where p.proname = 'pgq_version' and p.pronargs = 0
-           ) s on e.extname is null"""
+                  and case
+                          when s.oid is null then pg_catalog.pg_has_role(p.proowner, 'usage')
+                          else p.proowner = s.nspowner
+                      end
+                order by p.oid
+                limit 1
+           ) v on true"""
 
 CHOOSE_SCHEMA: Final = """
     select pg_catalog.set_config(

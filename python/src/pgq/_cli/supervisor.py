@@ -137,7 +137,7 @@ class Supervisor:
 
     async def _rest(self, pause: float) -> float:
         """Wait for so many seconds, or until it is to stop, and return how many come next."""
-        with suppress(asyncio.TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause)
         return min(pause * 2, _LAST_PAUSE_SECONDS)
 

@@ -106,15 +106,15 @@ async def _watch(options: Settings, seconds: float) -> None:
                         until = time.monotonic() + seconds
                         while await _is_pressed(ended, pressed, until - time.monotonic()):
                             show(frame)
-            except (Failure, *SERVER_ERRORS) as exc:  # noqa: PERF203 this is a retry
+            except (Failure, *SERVER_ERRORS) as exc:
                 live.update(Text(explain(exc).message, style="red"), refresh=True)
-                with suppress(asyncio.TimeoutError):
+                with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), seconds)
 
 
 async def _is_pressed(ended: asyncio.Event, pressed: asyncio.Event, seconds: float) -> bool:
     """Wait for a key, and tell whether one came that is not the last."""
-    with suppress(asyncio.TimeoutError):
+    with suppress(TimeoutError):
         await asyncio.wait_for(pressed.wait(), max(seconds, 0))
         pressed.clear()
         return not ended.is_set()

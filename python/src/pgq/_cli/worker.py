@@ -140,9 +140,20 @@ def _load(target: str) -> _Target:
         found: object = reduce(getattr, path.split("."), module)
     except AttributeError as exc:
         raise Misuse(str(exc)) from exc
-    if not isinstance(found, Worker) and (isinstance(found, Task) or not callable(found)):
-        raise Misuse(f"{target} is neither a pgq.Worker nor a function")
-    return cast("_Target", found)
+    if isinstance(found, Worker) or (_takes_a_pool(found) and not isinstance(found, Task)):
+        return cast("_Target", found)
+    raise Misuse(
+        f"{target} is neither a pgq.Worker nor a function that takes a pool: its type is "
+        f"{type(found).__name__}. Name a worker, as in: pgq worker shop.jobs:worker"
+    )
+
+
+def _takes_a_pool(found: object) -> bool:
+    try:
+        inspect.signature(cast("Callable[..., object]", found)).bind("pool")
+    except (TypeError, ValueError):  # it cannot be called, or not so
+        return False
+    return True
 
 
 def _where(exc: Exception) -> str:

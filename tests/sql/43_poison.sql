@@ -1,0 +1,109 @@
+/*
+ * Jobs that kill whoever handles them: what becomes of them, and of those claimed beside them.
+ */
+begin;
+select plan(21);
+\ir support/clock.psql
+
+-- A consumer claims a batch, works it off in order, and dies at the poison. It is started again
+-- when all that it left can be claimed.
+create function pg_temp.die_until_done(p_batch integer, p_queue text, p_poison text)
+returns integer language plpgsql as $$
+declare
+    v_job pgq_job;
+    v_deaths integer := 0;
+begin
+    while exists (
+        select from pgq.lane l join pgq.job j on j.lane = l.id where l.queue = p_queue
+    ) and v_deaths < 30 loop
+        for v_job in select d.* from pgq_dequeue(p_batch, '30 s', p_queue) d loop
+            if v_job.payload #>> '{}' = p_poison then
+                v_deaths := v_deaths + 1;
+                exit;
+            end if;
+            perform pgq_complete(v_job.id, v_job.token);
+        end loop;
+        perform pg_temp.wait('1 hour'), pg_temp.tick(), pg_temp.wait('1 hour');
+    end loop;
+    return v_deaths;
+end
+$$;
+create function pg_temp.fates(p_queue text) returns text language sql as $$
+    select string_agg(format('%s %s', a.payload #>> '{}', a.state), ', ' order by a.id)
+      from pgq.archive a where a.queue = p_queue
+$$;
+
+-- Batches.
+select pgq_create_queue('q', max_attempts => 3) \g /dev/null
+select pg_temp.add(i::text, 'q') from generate_series(1, 10) i \g /dev/null
+select is(pg_temp.die_until_done(10, 'q', '3'), 3, 'a poison job kills as often as it has attempts');
+select is(
+    pg_temp.fates('q'),
+    '1 completed, 2 completed, 3 dead, 4 completed, 5 completed, 6 completed, 7 completed, '
+    '8 completed, 9 completed, 10 completed',
+    'then it is dead, and all that were claimed with it have completed');
+
+-- Also where claims go through limits, priorities and several slots, and with groups.
+select pgq_create_queue('limited', max_attempts => 3, max_active => 10),
+       pgq_create_queue('grouped', max_attempts => 3),
+       pgq_create_queue('parked', max_attempts => 3) \g /dev/null
+select pg_temp.add(i::text, 'limited', i % 2) from generate_series(1, 6) i \g /dev/null
+select is(pg_temp.die_until_done(10, 'limited', '3'), 3, 'a poison job of a limited queue');
+select is(
+    pg_temp.fates('limited'),
+    '1 completed, 2 completed, 3 dead, 4 completed, 5 completed, 6 completed', 'takes no others');
+select pgq_enqueue(to_jsonb(i::text), 'grouped', group_key => (i % 3)::text)
+  from generate_series(1, 9) i \g /dev/null
+select is(pg_temp.die_until_done(10, 'grouped', '2'), 3, 'nor one at the head of a group');
+select is(
+    pg_temp.fates('grouped'),
+    '1 completed, 2 dead, 3 completed, 4 completed, 5 completed, 6 completed, 7 completed, '
+    '8 completed, 9 completed', 'whose group goes on');
+select pg_temp.add(i::text, 'parked', p_delay => '1 s') from generate_series(1, 6) i \g /dev/null
+select pg_temp.wait('2 s') \g /dev/null
+select is(pg_temp.die_until_done(10, 'parked', '1'), 3, 'nor one that was delayed');
+select is(
+    pg_temp.fates('parked'),
+    '1 dead, 2 completed, 3 completed, 4 completed, 5 completed, 6 completed', 'with others');
+
+-- The rules.
+select pgq_create_queue('r', backoff_base => '10 s') \g /dev/null
+select pg_temp.add(l, 'r') from unnest('{a,b,c}'::text[]) l \g /dev/null
+select is(pg_temp.take(9, 'r'), '{a,b,c}', 'jobs are claimed');
+select pg_temp.wait('30 s') \g /dev/null
+select is(pg_temp.take(9, 'r'), '{a,b,c}', 'the first lease that is lost comes back at once');
+select pg_temp.wait('30 s') \g /dev/null
+select is(pg_temp.take(9, 'r'), '{}', 'the second one in a row does not');
+savepoint lost;
+select is(
+    (select (c.attempt, c.queue) from pgq.job j, pgq_claim(j.id) c where j.payload = '"b"'),
+    row(3, text 'r'), 'but for whoever claims that very job');
+rollback to lost;
+select is(
+    (select pgq_complete(j.id, j.token) from pgq.job j where j.payload = '"b"'), true,
+    'and until it is taken back its receipt is good');
+rollback to lost;
+select pg_temp.tick() \g /dev/null
+select is(
+    (select (count(*), count(distinct j.run_at),
+             bool_and(j.run_at - pgq._now() between '10 s' and '20 s'), min(j.attempt))
+       from pgq.lane l join pgq.job j on j.lane = l.id where l.queue = 'r'),
+    row(3::bigint, 3::bigint, true, 2::smallint),
+    'a tick takes it back: it comes after the backoff of its attempt, and each job at another time');
+select is(pg_temp.take(9, 'r'), '{}', 'not before');
+select pg_temp.add('d', 'r'), pg_temp.wait('20 s') \g /dev/null
+select is(pg_temp.take(9, 'r'), '{a,d}', 'then only one of them comes in a claim');
+select is(pg_temp.take(9, 'r') || pg_temp.take(9, 'r'), '{b,c}', 'the next one in the next claim');
+select pgq_fail(j.id, j.token, 'no', '0') from pgq.job j where j.payload <> '"d"' \g /dev/null
+select is(pg_temp.take(9, 'r', '1 s'), '{a,b,c}', 'an attempt that ends otherwise ends the row');
+select pg_temp.wait('1 s') \g /dev/null
+select is(pg_temp.take(9, 'r', '1 s'), '{a,b,c}', 'then the next lost lease is a first one again');
+select is((select count(*) from pgq_reclaim('r')), 0::bigint, 'all are leased');
+select pg_temp.wait('31 s') \g /dev/null
+select pgq_reclaim('r') \g /dev/null
+select is(
+    (select count(*) from pgq.job j where j.token is null and j.run_at > pgq._now() + '10 s'),
+    3::bigint, 'a second one has its backoff also when it is reclaimed by hand');
+
+select * from finish();
+rollback;
