@@ -178,7 +178,7 @@ class _Queue:
     def _holder(self, row: Row) -> str:
         who = self.facts.worker(row["worker"], row["pid"], row["oldest_claimed_at"])
         until = output.text(row["next_expiry_at"])
-        return f"{who or 'somebody'} has {output.jobs(row['jobs'])}, the first until {until}"
+        return f"{who or 'somebody'}: {output.jobs(row['jobs'])}, the first until {until}"
 
     def _full(self) -> list[Finding]:
         most = self.facts.settings.get(self.name, {}).get("max_ready", 0)
