@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -245,10 +247,69 @@ async def test_nothing_was_written_by_a_refused_call(queue: pgq.Queue) -> None:
     assert await queue.dequeue(10) == []
 
 
-async def test_errors_that_are_not_of_pgq_pass(connection: asyncpg.Connection[Any]) -> None:
-    await connection.close()
-    with pytest.raises(asyncpg.InterfaceError):
+@pytest.mark.parametrize("steps", [0, 2, 9], ids=["as it is sent", "just before", "before"])
+async def test_a_connection_that_the_server_ends_is_lost(
+    server: Server, connection: asyncpg.Connection[Any], steps: int
+) -> None:
+    # The loop stands still meanwhile. It reads the server's good-bye in the second step from here
+    # on, and the end of the connection in the third.
+    server.psql(f"select pg_terminate_backend({connection.get_server_pid()}, 10000)")
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    with pytest.raises(pgq.ConnectionLost) as info:
         await pgq.Queue(connection).enqueue(1)
+    assert info.value.__cause__ is not None
+    copy = pickle.loads(pickle.dumps(info.value))
+    assert (type(copy), str(copy)) == (pgq.ConnectionLost, str(info.value))
+
+
+async def test_a_connection_of_a_pool_that_the_server_ends_is_lost(
+    server: Server, pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    for steps in (0, 2):
+        pid = await pool.fetchval("select pg_backend_pid()")
+        server.psql(f"select pg_terminate_backend({pid}, 10000)")
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        with pytest.raises(pgq.ConnectionLost):
+            await queue.enqueue(1)
+        await queue.enqueue(1)
+
+
+async def test_a_server_that_cannot_be_reached_is_a_lost_connection(dsn: dict[str, Any]) -> None:
+    with socket.socket() as place:  # nobody listens there
+        place.bind(("127.0.0.1", 0))
+        nowhere: dict[str, Any] = {**dsn, "host": "127.0.0.1", "port": place.getsockname()[1]}
+        async with asyncpg.create_pool(**nowhere, min_size=0) as pool:
+            with pytest.raises(pgq.ConnectionLost, match="cannot connect"):
+                await pgq.Queue(pool).enqueue(1)
+
+
+async def test_a_connection_that_was_closed_is_lost(
+    pool: asyncpg.Pool[Any], connection: asyncpg.Connection[Any]
+) -> None:
+    await connection.close()
+    with pytest.raises(pgq.ConnectionLost):
+        await pgq.Queue(connection).enqueue(1)
+    async with pool.acquire() as acquired:
+        await acquired.close()
+        with pytest.raises(pgq.ConnectionLost):
+            await pgq.Queue(acquired).enqueue(1)
+
+
+async def test_errors_that_are_not_of_pgq_pass(
+    pool: asyncpg.Pool[Any], connection: asyncpg.Connection[Any]
+) -> None:
+    async with connection.transaction():
+        cursor = await connection.cursor("select generate_series(1, 9), pg_sleep(0.01)")
+        busy = asyncio.create_task(cursor.fetch(9))
+        await asyncio.sleep(0)
+        with pytest.raises(asyncpg.InterfaceError):
+            await pgq.Queue(connection).enqueue(1)
+        await busy
+    await pool.close()
+    with pytest.raises(asyncpg.InterfaceError):
+        await pgq.Queue(pool).enqueue(1)
     assert translate(asyncpg.QueryCanceledError("x")) is None
     assert translate(asyncpg.UnknownPostgresError("x")) is None
     assert translate(asyncpg.InvalidCachedStatementError("x")) is None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -16,6 +18,7 @@ import pytest
 import pytest_asyncio
 from pgserver import Mode, Server
 
+from .proxy import Proxy
 from .sessions import Connection, Dsn, connect, dsn_of, sessions, until, within
 from .workers import FAST, SHORT, ended, running
 
@@ -95,7 +98,10 @@ async def test_a_server_that_crashes_costs_and_doubles_nothing(
     assert [effect["job"] for effect in effects] == ids
 
 
-async def test_sessions_that_are_ended_again_and_again_cost_nothing(site: Site) -> None:
+async def test_sessions_that_are_ended_again_and_again_cost_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pgq")
     ids = await site.queue.enqueue_many(range(500))
 
     @site.worker.handler("default", concurrency=5, timeout=SHORT)
@@ -106,9 +112,85 @@ async def test_sessions_that_are_ended_again_and_again_cost_nothing(site: Site) 
             await ended(site.observer, 20 * number)
             await site.terminate()
         rows = await ended(site.observer, 500)
+        await logged(caplog, "the server answers again after")
     assert [row[:2] for row in rows] == [(job_id, "completed") for job_id in ids]
     archived = await site.observer.fetch("select id from pgq.archive order by id")
     assert [row["id"] for row in archived] == ids
+    told = [record for record in caplog.records if not hasattr(record, "pgq_job_id")]
+    # Started; the server, and listening: failed, and works again; has stopped.
+    assert len(told) <= 6, caplog.text
+
+
+async def test_a_server_that_is_away_costs_two_lines_and_is_tried_once_a_second(
+    dsn: Dsn, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "pgq")
+    tries: dict[str, list[float]] = {"server": [], "listen": []}
+
+    async def many() -> bool:
+        for name, pauses in tries.items():
+            pauses[:] = [
+                record.__dict__["pgq_pause"]
+                for record in caplog.records
+                if hasattr(record, "pgq_pause") and name in record.getMessage()
+            ]
+        return all(len(pauses) >= 7 for pauses in tries.values())
+
+    with Proxy(dsn) as proxy:
+        async with worker_at(proxy.dsn) as worker:
+
+            @worker.handler("default")
+            async def handle(_: pgq.Job) -> None: ...
+
+            async with running(worker):
+                await pgq.Queue(connection).enqueue(1)
+                await ended(connection, 1)
+                proxy.refuse()
+                await until(many)
+                proxy.accept()
+                await pgq.Queue(connection).enqueue(2)
+                await ended(connection, 2)
+                await logged(caplog, "the server answers again after", "the worker listens again")
+            proxy.cut()
+    assert max(pause for pauses in tries.values() for pause in pauses) <= 1
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 2, caplog.text
+
+
+async def sleeps(connection: Connection) -> bool:
+    """Tell whether a worker sleeps until it is notified."""
+    query = "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 2)"
+    return bool(await connection.fetchval(query))
+
+
+async def test_a_worker_of_many_queues_connects_no_more_often_than_one_of_one(
+    dsn: Dsn, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "pgq")
+    with Proxy(dsn) as proxy:
+        async with worker_at(proxy.dsn) as worker:
+            for number in range(20):
+                await pgq.Queue(connection, f"q{number}").create()
+
+                @worker.handler(f"q{number}")
+                async def handle(_: pgq.Job) -> None: ...
+
+            async with running(worker):
+                await until(partial(sleeps, connection))
+                proxy.refuse()
+
+                def tries(text: str) -> int:
+                    return sum(text in record.getMessage() for record in caplog.records)
+
+                async def many() -> bool:
+                    return tries("cannot listen") >= 7
+
+                await until(many)
+                # Those that were at work as it began, and no more than twice as many as of one.
+                assert tries("a call to the server failed") <= 20 + 2 * tries("cannot listen")
+                proxy.accept()
+                await logged(caplog, "the server answers again after", "the worker listens again")
+            proxy.cut()
 
 
 @pytest.mark.parametrize(
@@ -142,6 +224,7 @@ async def test_a_database_that_is_shut_for_a_while_costs_nothing(
         await site.terminate()
         await logged(caplog, "trying again", error)
         caplog.clear()
+        caplog.set_level(logging.DEBUG, "pgq")  # it goes on, and tells no more
         gate.set()
         await site.queue.enqueue(3, connection=site.observer)
         await logged(caplog, "trying again", error)

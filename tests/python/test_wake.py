@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,11 +20,13 @@ import pytest
 from pgq._link import backoff
 from pgq._listen import Listener
 
+from .conftest import TEMPLATE, serve
 from .sessions import (
     Connection,
     Dsn,
     complete,
     dequeue,
+    dsn_of,
     enqueue,
     maintain,
     raise_floors,
@@ -976,7 +979,39 @@ async def test_workers_do_not_poll_or_connect_again_in_step(
     first, second = (list(islice(backoff(), 10)) for _ in range(2))
     assert first != second
     for pause, most in zip(first, (0.1 * 2**n for n in range(10)), strict=True):
-        assert min(most, 10) / 2 <= pause <= min(most, 10)
+        assert min(most, 1) / 2 <= pause <= min(most, 1)
+
+
+@pytest.mark.parametrize("number", ["10", "0"])
+async def test_a_worker_looks_once_a_second_where_transactions_are_prepared(
+    monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    waits: list[timedelta] = []
+    wait = pgq.Queue.wait
+
+    async def noted(queue: pgq.Queue, *args: Any, **options: Any) -> timedelta:
+        waits.append(await wait(queue, *args, **options))
+        return waits[-1]
+
+    monkeypatch.setattr(pgq.Queue, "wait", noted)
+    with serve(max_prepared_transactions=number) as server:
+        dsn = dsn_of(server, TEMPLATE)
+        async with asyncpg.create_pool(**dsn, min_size=0) as pool, sessions(dsn, 1) as (a,):
+            worker = pgq.Worker(pool, poll_interval=NEVER)
+            _, has = counting(worker)
+            async with running(worker):
+                await listener(a)
+                if number == "0":
+                    await until(partial(sleeps, waits))
+                else:
+                    await a.execute(f"begin; {PUT}; prepare transaction 'p'")
+                    await a.execute("commit prepared 'p'")
+                    await has(1)
+    assert (max(waits) > SECOND) == (number == "0")
+
+
+async def sleeps(waits: list[timedelta]) -> bool:
+    return max(waits, default=SECOND) > SECOND
 
 
 async def test_without_listen_a_worker_only_polls(pool: asyncpg.Pool[Any], a: Connection) -> None:

@@ -17,7 +17,7 @@ import asyncpg
 import pgq
 import pytest
 from pgq._heartbeat import Heartbeat
-from pgq._link import Link
+from pgq._link import Link, Outage
 from pgq._settle import Settler
 from pgserver import PATIENCE, Server
 
@@ -151,7 +151,7 @@ async def test_a_completion_waits_for_nothing_but_the_call_before_it(
     jobs = await queue.dequeue(4)
     written: list[int] = []
     gate = asyncio.Event()
-    link = Link(pool, 10)
+    link = Link(pool, 10, Outage("w", "it works"))
 
     async def write(_: object) -> list[int]:
         written.append(len(written))
@@ -161,7 +161,7 @@ async def test_a_completion_waits_for_nothing_but_the_call_before_it(
     link.run = write  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
     ended: list[pgq.Job] = []
 
-    def settled(job: pgq.Job, accepted: bool) -> None:
+    def settled(job: pgq.Job, accepted: bool | None) -> None:
         assert accepted
         ended.append(job)
 
@@ -530,6 +530,7 @@ async def test_a_lease_outlives_heartbeats_that_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """They are tried again soon enough, however short it is."""
+    caplog.set_level(logging.DEBUG, "pgq")
     await queue.enqueue(1)
     loop, renewed = asyncio.get_running_loop(), asyncio.Event()
     original = pgq.Queue.heartbeat_many

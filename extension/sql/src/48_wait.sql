@@ -280,6 +280,7 @@ comment on function @extschema@.pgq_wait(text[], interval) is
 'notifies the session, nor for 40 ms from the first call after pgq_wake on, when each returns 10 '
 'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
 'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
-'second while a queue is at a limit. Not inside a transaction block: no notification comes there. '
-'Errors: 42704 unknown queue; 22004; 22023; 42501; 25006 in a read-only transaction, if it has to '
-'write that somebody sleeps.';
+'second while a queue is at a limit. COMMIT PREPARED cannot notify: where transactions are '
+'prepared, give a max_wait of a second. Not inside a transaction block: no notification comes '
+'there. Errors: 42704 unknown queue; 22004; 22023; 42501; 25006 in a read-only transaction, if it '
+'has to write that somebody sleeps.';

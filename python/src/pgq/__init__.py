@@ -1,6 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
 from pgq._errors import (
+    ConnectionLost,
     DuplicateKey,
     Error,
     InvalidArgument,
@@ -36,6 +37,7 @@ from pgq._models import (
     OnDuplicate,
     Privilege,
     Receipt,
+    ReceiptState,
     Token,
     Unreadable,
 )
@@ -50,6 +52,7 @@ __all__ = [
     "AfterOnDead",
     "Cancel",
     "Connection",
+    "ConnectionLost",
     "DuplicateKey",
     "Endpoint",
     "Error",
@@ -83,6 +86,7 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "Receipt",
+    "ReceiptState",
     "Retry",
     "SerializationFailure",
     "Settled",

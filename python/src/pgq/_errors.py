@@ -84,7 +84,7 @@ class QueueFull(Error):
 
 
 class PayloadTooLong(Error):
-    """The payload is longer than the queue's `max_payload`, or its priority one too many."""
+    """A value is larger than its queue or pgq allows, or the priority is one too many."""
 
 
 class JobHeld(Error):
@@ -107,6 +107,14 @@ class WrongTransaction(Error):
     """The call is not possible at this isolation level, or needs an open transaction."""
 
 
+class ConnectionLost(Error, ConnectionError):
+    """The connection to the server is lost, or cannot be made.
+
+    Nobody knows then whether the server has done what it was asked for. The cause is the error of
+    asyncpg or of the system.
+    """
+
+
 class SerializationFailure(Error):
     """The transaction met a concurrent change and has to be run again."""
 
@@ -118,6 +126,9 @@ class NotPermitted(Error):
 class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
 
+
+# The server has ended the session, or takes none; so has class 08.
+_GONE: Final = frozenset({"25P03", "57P01", "57P02", "57P03", "57P05"})
 
 _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "0A000": NotSupported,
@@ -170,7 +181,8 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     The arguments that it names by their numbers get their names in the statement.
     """
     sqlstate: str = error.sqlstate or ""
-    kind = _BY_SQLSTATE.get(sqlstate)
+    is_lost = sqlstate in _GONE or sqlstate.startswith("08")
+    kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
     message = str(error.args[0])

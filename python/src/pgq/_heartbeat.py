@@ -16,6 +16,7 @@ import asyncpg
 
 from pgq._call import call_aside
 from pgq._errors import JobHeld
+from pgq._link import Outage
 from pgq._log import log, trouble
 from pgq._models import Job, Token
 from pgq._queue import Queue
@@ -70,6 +71,7 @@ class Heartbeat:
         tick: seconds between two looks, a third of the shortest lease.
         on_lost: called in the thread with the token of a lease that is lost.
         on_cancel: called in the thread with the token of a job that is to be cancelled, once.
+        outage: is told what fails and works.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class Heartbeat:
         tick: float,
         on_lost: Callable[[Token | None], None],
         on_cancel: Callable[[Token | None], None],
+        *,
+        outage: Outage,
     ) -> None:
         self._connect = connect
         self._queue = queue
@@ -88,6 +92,7 @@ class Heartbeat:
         self._patience = min(max(tick / 2, 0.5), 10.0)
         self._on_lost = on_lost
         self._on_cancel = on_cancel
+        self._outage = outage
         # Of two threads: only for what is atomic. The token of a claimed job is never None.
         self._leases: dict[Token | None, _Lease] = {}
         self._connection: asyncpg.Connection[Any] | None = None
@@ -146,15 +151,11 @@ class Heartbeat:
         while not await self._stops_within(wait):
             try:
                 await self._beat()
+                self._outage.worked()
                 wait = self._tick
             except Exception as exc:  # noqa: BLE001 every lease hangs on it
                 wait = min(self._tick / 4, _RETRY_SECONDS)
-                log.warning(
-                    "heartbeat failed, trying again in %.1f s: %r",
-                    wait,
-                    exc,
-                    extra=trouble(exc, wait),
-                )
+                self._outage.failed("heartbeat failed", exc, wait)
                 await self._disconnect()
         await self._disconnect()
 

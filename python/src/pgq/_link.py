@@ -1,30 +1,108 @@
-"""Connections that are given up when the server does not answer, and what is tried again then."""
+"""Connections that are given up when the server does not answer, and what is tried again then.
+
+After an outage work goes on within a second or so: pauses do not grow beyond that. The log has one
+line as an outage begins and one as it ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
-import asyncpg.pool
 
 from pgq._errors import Error
-from pgq._log import log, trouble
-from pgq._queue import Connection
+from pgq._log import about_worker, log, trouble
+from pgq._queue import Connection, PooledConnection, acquire
 
 T = TypeVar("T")
 Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connection=
 
-PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[Any]"
-
 _CLOSE_SECONDS: Final = 1.0  # for a connection that does not answer to cancel and say good-bye
 _PATIENCE_SECONDS: Final = 0.1  # with an answer that may have come while the loop was blocked
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+_CALM_SECONDS: Final = 2.0  # without a failure, and an outage is over
+_REMINDER_SECONDS: Final = 60.0  # until an outage is told of again
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 # A standby; a database that takes no connections; a lock_timeout.
 _TRANSIENT_STATES: Final = frozenset({"25006", "55000", "55P03"})
+
+
+class Outage:
+    """Tells the log when the server begins to fail, and when it answers again.
+
+    Between the two it tells each kind of error once, and the last one each minute, at level
+    WARNING; the rest at level DEBUG. What works in between only for a moment is one outage. Several
+    threads may share it.
+
+    Args:
+        worker: the name of the worker.
+        recovered: what it tells as it ends.
+    """
+
+    def __init__(self, worker: str, recovered: str) -> None:
+        self._worker = worker
+        self._recovered = recovered
+        self._lock = threading.Lock()
+        self._told: dict[object, float] = {}  # when, by the kind of error
+        self._begun = self._failed = self._worked = 0.0  # the first, the last, the first after that
+        self._tries = 0
+
+    def failed(self, text: str, exc: BaseException, pause: float) -> None:
+        """Note that something has failed, and is tried again after a pause of so many seconds."""
+        now = time.monotonic()
+        root = exc
+        while root.__cause__ is not None:
+            root = root.__cause__
+        # Of all that means that there is no connection, one.
+        kind = "" if is_silent(root) or _state(root).startswith("57P") else type(root)
+        with self._lock:
+            if not self._tries:
+                self._begun = now
+            self._tries += 1
+            self._failed, self._worked = now, 0.0
+            is_new = kind not in self._told or now - max(self._told.values()) >= _REMINDER_SECONDS
+            if is_new:
+                self._told[kind] = now
+        log.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "%s, trying again in %.1f s: %r",
+            text,
+            pause,
+            exc,
+            extra=trouble(exc, pause),
+        )
+
+    def worked(self) -> None:
+        """Note that the server has answered."""
+        if self._tries and not self._worked:
+            self._worked = time.monotonic()
+
+    def look(self) -> None:
+        """Tell if it has ended; to be called about once a second."""
+        with self._lock:
+            if not self._worked or time.monotonic() - self._failed < _CALM_SECONDS:
+                return
+            seconds, tries = self._worked - self._begun, self._tries
+            self._tries, self._worked = 0, 0.0
+            self._told.clear()
+        log.info(
+            "%s after %.1f s; tries that failed: %d",
+            self._recovered,
+            seconds,
+            tries,
+            extra=about_worker(self._worker),
+        )
+
+
+class _ShutError(ConnectionError):
+    """Another call has just failed to connect."""
 
 
 class Link:
@@ -33,11 +111,15 @@ class Link:
     Args:
         pool: where it comes from.
         call_seconds: how long the server may take to answer.
+        outage: is told what fails and works.
     """
 
-    def __init__(self, pool: asyncpg.Pool[Any], call_seconds: float) -> None:
+    def __init__(self, pool: asyncpg.Pool[Any], call_seconds: float, outage: Outage) -> None:
         self._pool = pool
         self._call_seconds = call_seconds
+        self._outage = outage
+        self._pauses = backoff()
+        self._opens_at = 0.0  # of time.monotonic(): not to connect again before
         self._lock = asyncio.Lock()
         self._connection: PooledConnection | None = None
         self._acquiring: asyncio.Task[PooledConnection] | None = None
@@ -47,7 +129,7 @@ class Link:
         """Run a call on the connection; what may have broken it ends it."""
         async with self._lock:
             try:
-                return await _within(self._run(call), self._call_seconds)
+                answer = await _within(self._run(call), self._call_seconds)
             except (TypeError, ValueError):
                 raise  # of the arguments: nothing was sent
             except BaseException as exc:
@@ -55,7 +137,11 @@ class Link:
                     connection, self._connection = self._connection, None
                     if connection is not None:
                         await end(connection)
+                else:
+                    self._outage.worked()
                 raise
+            self._outage.worked()
+            return answer
 
     async def _run(self, call: Call[T]) -> T:
         if self._connection is None:
@@ -65,29 +151,33 @@ class Link:
     async def _acquired(self) -> PooledConnection:
         # A call that is given up keeps its place among those that wait for the pool.
         if self._acquiring is None or self._acquiring.cancelled():  # like all tasks of the loop
-            self._acquiring = asyncio.create_task(_acquire(self._pool))
+            if self.shut_for() > 0:
+                raise _ShutError("there was no connection a moment ago")
+            self._acquiring = asyncio.create_task(acquire(self._pool))
         try:
             connection = await asyncio.shield(self._acquiring)
         except Exception as exc:
             self._acquiring = None
+            self._opens_at = time.monotonic() + next(self._pauses)
             if self._was_connected and not is_transient(exc):
                 # It was possible before: a password changes, a hook of the pool fails.
                 raise ConnectionError(f"cannot connect: {exc!r}") from exc
             raise
         self._acquiring = None
+        self._pauses = backoff()
         self._was_connected = True
         return connection
+
+    def shut_for(self) -> float:
+        """Return for how many seconds there will be no other try to connect, whoever calls."""
+        return self._opens_at - time.monotonic()
 
     def may_recover(self, exc: Exception, pause: float) -> bool:
         """Tell whether to try again, after a pause of so many seconds, and log that."""
         if not is_transient(exc) or self._pool.is_closing():
             return False
-        log.warning(
-            "a call to the server failed, trying again in %.1f s: %r",
-            pause,
-            exc,
-            extra=trouble(exc, pause),
-        )
+        if not isinstance(exc, _ShutError):
+            self._outage.failed("a call to the server failed", exc, pause)
         return True
 
     def doubt(self) -> None:
@@ -109,16 +199,12 @@ class Link:
             await give_back(self._pool, connection, self._call_seconds)
 
 
-async def _acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
-    return await pool.acquire()
-
-
 @asynccontextmanager
 async def transaction(
     pool: asyncpg.Pool[Any], call_seconds: float
 ) -> AsyncGenerator[PooledConnection, None]:
     """Open a transaction on a connection of the pool; nothing that begins or ends it can hang."""
-    connection = await pool.acquire()
+    connection = await acquire(pool)
     try:
         opened = connection.transaction()
         await answered(connection, opened.start(), call_seconds)
@@ -194,10 +280,13 @@ async def end(connection: Connection) -> None:
 
 def is_transient(exc: BaseException) -> bool:
     """Tell whether the same call may succeed later."""
-    if isinstance(exc, (Error, asyncpg.PostgresError)):
-        state = exc.sqlstate or ""
-        return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
-    return is_silent(exc)
+    state = _state(exc)
+    return is_silent(exc) or state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
+
+
+def _state(exc: BaseException) -> str:
+    """Return the SQLSTATE of an error, or an empty text."""
+    return (exc.sqlstate or "") if isinstance(exc, (Error, asyncpg.PostgresError)) else ""
 
 
 def is_silent(exc: BaseException) -> bool:
@@ -216,8 +305,8 @@ def is_silent(exc: BaseException) -> bool:
 
 
 def backoff() -> Iterator[float]:
-    """Yield pauses in seconds that grow from 0.1 to 10, less up to a half."""
+    """Yield pauses in seconds that grow from 0.1 to 1, less up to a half."""
     pause = 0.1
     while True:
         yield pause * random.uniform(0.5, 1)
-        pause = min(pause * 2, 10.0)
+        pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)

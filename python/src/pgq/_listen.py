@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
+from pgq import _sql
 from pgq._errors import NotInstalled, NotPermitted
 from pgq._heartbeat import CONNECT_SECONDS, Connect
+from pgq._link import Outage, backoff
 from pgq._log import log, trouble
-from pgq._queue import Queue
+from pgq._queue import DEFAULT_TIMEOUT, Queue
 
 Notify: TypeAlias = Callable[[str], Awaitable[object]]  # sends a notification to a channel
 
 _NAP_SECONDS: Final = 1.0  # a shorter sleep is one of many
 _HEAD_START_SECONDS: Final = 0.002  # for the claims of who is woken: the jobs wait for them
-_FIRST_PAUSE_SECONDS: Final = 0.5
-_LAST_PAUSE_SECONDS: Final = 30.0
 _DEAF_SECONDS: Final = 60.0  # until LISTEN is tried again where it does not work
 
 T = TypeVar("T")
@@ -71,6 +71,7 @@ class Listener:
         notify: sends a notification on another connection.
         poll_seconds: how long a claim loop sleeps while there is no connection.
         call_seconds: how long the server may take to answer.
+        outage: is told what fails and works.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Listener:
         connect: Connect,
         queue: Queue,
         notify: Notify,
+        *,
         poll_seconds: float,
         call_seconds: float,
+        outage: Outage,
     ) -> None:
         self._connect = connect
         self._queue = queue
@@ -89,10 +92,12 @@ class Listener:
         self._woken: dict[str, asyncio.Event] = {}
         self._idle: set[str] = set()
         self._channels: dict[str, str] = {}
+        self._max_wait = DEFAULT_TIMEOUT
         self._changed = asyncio.Event()
         self._listening = False
         self._listened = False
         self._stopping = False
+        self._outage = outage
 
     def add(self, name: str) -> None:
         """Listen for a queue, too; before `run`."""
@@ -130,7 +135,7 @@ class Listener:
 
     async def run(self) -> None:
         """Listen until `stop`; what fails is tried again."""
-        pause = _FIRST_PAUSE_SECONDS
+        pauses = backoff()
         was_deaf = False
         while not self._stopping:
             self._listened = False
@@ -152,16 +157,13 @@ class Listener:
                 was_deaf = True
             except Exception as exc:  # noqa: BLE001 whatever opens the connection may raise it
                 if self._listened:
-                    pause = _FIRST_PAUSE_SECONDS
-                log.warning(
-                    "cannot listen, polling; trying again in %.1f s: %r",
-                    pause,
-                    exc,
-                    extra=trouble(exc, pause),
-                )
+                    pauses = backoff()
+                pause = next(pauses)
+                self._outage.failed("cannot listen, polling", exc, pause)
+            else:
+                return
             if not self._stopping:
-                await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
 
     async def _listen(self) -> None:
         connection = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
@@ -169,9 +171,13 @@ class Listener:
             connection.add_termination_listener(self._terminated)
             # Before anything is left in a session that may be shared with others.
             await prove(connection, self._notify, self._call_seconds)
+            prepares = await self._soon(connection.fetchval(_sql.PREPARES))
+            # COMMIT PREPARED notifies nobody.
+            self._max_wait = timedelta(seconds=1) if prepares else DEFAULT_TIMEOUT
             self._channels.clear()
             await self._subscribe(connection)
             self._listening = self._listened = True
+            self._outage.worked()
             self.wake()
             while not self._stopping and not connection.is_closed():
                 await self._wait(connection)
@@ -187,7 +193,8 @@ class Listener:
         seconds = None
         if self._idle:
             idle = sorted(self._idle)
-            wait = await self._soon(self._queue.wait(idle, connection=connection))
+            call = self._queue.wait(idle, max_wait=self._max_wait, connection=connection)
+            wait = await self._soon(call)
             seconds = wait.total_seconds()
             if seconds <= 0:
                 self.wake(idle)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -11,7 +12,7 @@ import asyncpg
 import asyncpg.pool
 
 from pgq import _sql
-from pgq._errors import InvalidArgument, WrongTransaction, expect, translate
+from pgq._errors import ConnectionLost, InvalidArgument, WrongTransaction, expect, translate
 from pgq._models import (
     AfterOnDead,
     AnyReceipt,
@@ -25,15 +26,19 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
+    ReceiptState,
+    Token,
     receipt_of,
 )
 from pgq._rows import Loads, jobs_of, read_json
 
 if TYPE_CHECKING:
-    Connection: TypeAlias = asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]
+    PooledConnection: TypeAlias = asyncpg.pool.PoolConnectionProxy[Any]
+    Connection: TypeAlias = asyncpg.Connection[Any] | PooledConnection
     Executor: TypeAlias = asyncpg.Pool[Any] | Connection
 else:  # they are generic in their stubs only
-    Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+    PooledConnection = asyncpg.pool.PoolConnectionProxy
+    Connection = asyncpg.Connection | PooledConnection
     Executor = asyncpg.Pool | Connection
 
 OnEnqueued: TypeAlias = "Callable[[Queue, Executor, Sequence[JobId]], Awaitable[None]]"
@@ -54,10 +59,11 @@ class Queue:
     A method runs one statement. Without `connection` it takes one from the pool and commits;
     with `connection` it joins the transaction that is open there. Intervals are `timedelta`,
     times are aware `datetime`. Every method raises `UnknownQueue`, `InvalidArgument`,
-    `NotPermitted` and `NotInstalled` where they apply, and lets errors of the connection and of
-    the server itself pass as asyncpg raises them. What adds or ends a job raises
-    `WrongTransaction` on a connection that is not of a pool and has no open transaction, in a
-    process that uses SQLAlchemy's asyncpg dialect: its sessions begin late.
+    `NotPermitted` and `NotInstalled` where they apply, `ConnectionLost` where there is no
+    connection any more, and lets other errors of the server itself pass as asyncpg raises them.
+    What adds or ends a job raises `WrongTransaction` on a connection that is not of a pool and has
+    no open transaction, in a process that uses SQLAlchemy's asyncpg dialect: its sessions begin
+    late.
 
     Args:
         executor: an asyncpg pool or connection; it needs no codec.
@@ -228,7 +234,7 @@ class Queue:
             batch: the most jobs to claim.
             timeout: the lease: a job not settled or renewed in that time may be claimed again.
             queues: claim from these instead of this queue, the first ones first.
-            worker: a name for the claimer, to be seen by operators.
+            worker: a name for the claimer, to be seen by operators; at most 200 characters.
             durable: False does not wait until the claim is on disk (PostgreSQL 14 always does). A
                 crash of the server within a second may then undo it: the job can be claimed
                 again, and that attempt is not counted.
@@ -352,7 +358,7 @@ class Queue:
             receipts: jobs, or their (id, token) pairs; may be empty.
             batch: the most jobs to claim.
             timeout: the lease, as in `dequeue`.
-            worker: a name for the claimer, to be seen by operators.
+            worker: a name for the claimer, to be seen by operators; at most 200 characters.
 
         Returns:
             The claimed jobs, highest priority first, then oldest first.
@@ -417,6 +423,48 @@ class Queue:
         value: bool = await self._value(connection, _sql.RELEASE, *receipt_of(receipt), delay)
         return value
 
+    async def release_unheld(
+        self,
+        worker: str,
+        tokens: Iterable[Token],
+        pid: int | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Give back what is leased to a worker, of whichever queue, that it does not hold.
+
+        For a worker that may have lost the answer to a claim, and for whoever outlives one. A
+        claim that is still under way is not seen: call it once more.
+
+        Args:
+            worker: its name.
+            tokens: of all jobs that it has begun and not ended.
+            pid: only what the server's process of that number has claimed, where several workers
+                share a name.
+
+        Returns:
+            The ids of the jobs; their attempts do not count.
+        """
+        return await self._column(connection, _sql.RELEASE_UNHELD, worker, list(tokens), pid)
+
+    async def outcome(
+        self, receipt: AnyReceipt, *, connection: Connection | None = None
+    ) -> ReceiptState | None:
+        """Tell what became of a receipt, for whoever has lost the answer to a call with it.
+
+        Args:
+            receipt: the job, or its (id, token).
+
+        Returns:
+            How the job ended with it, that it is still good ("active"), or that the job goes on or
+            has ended without it ("lost"): it was given back or failed with it, or its lease was
+            lost. None if nothing is kept of the job.
+        """
+        value: ReceiptState | None = await self._value(
+            connection, _sql.OUTCOME, *receipt_of(receipt)
+        )
+        return value
+
     async def reclaim(
         self,
         max: int = 1000,  # noqa: A002 the function's own argument name
@@ -463,7 +511,7 @@ class Queue:
         Args:
             job_id: the job.
             timeout: the lease, as in `dequeue`.
-            worker: a name for the claimer.
+            worker: a name for the claimer; at most 200 characters.
 
         Returns:
             The claimed job.
@@ -640,6 +688,7 @@ class Queue:
     async def purge(
         self,
         states: Sequence[JobState] = ("ready", "scheduled", "waiting"),
+        max: int | None = None,  # noqa: A002 the function's own argument name
         *,
         connection: Connection | None = None,
     ) -> int:
@@ -647,11 +696,12 @@ class Queue:
 
         Args:
             states: "dead", "completed" and "cancelled" may be named too; active jobs never go.
+            max: the most jobs; None for all.
 
         Returns:
             How many were deleted.
         """
-        value: int = await self._value(connection, _sql.PURGE, self.name, states)
+        value: int = await self._value(connection, _sql.PURGE, self.name, states, max)
         return value
 
     async def get(self, job_id: int, *, connection: Connection | None = None) -> JobSnapshot | None:
@@ -689,9 +739,23 @@ class Queue:
         value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
         return value
 
-    async def cancel_all(self, *, force: bool = False, connection: Connection | None = None) -> int:
-        """Cancel all live jobs of the queue, as `cancel` does, and return how many it were."""
-        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force)
+    async def cancel_all(
+        self,
+        *,
+        force: bool = False,
+        max: int | None = None,  # noqa: A002 the function's own argument name
+        connection: Connection | None = None,
+    ) -> int:
+        """Cancel all live jobs of the queue, as `cancel` does.
+
+        Args:
+            force: as in `cancel`.
+            max: the most jobs; None for all.
+
+        Returns:
+            How many were cancelled.
+        """
+        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force, max)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:
@@ -889,6 +953,13 @@ class Queue:
         self, connection: Connection | None, statement: str, *args: object
     ) -> list[asyncpg.Record]:
         executor = self._executor if connection is None else connection
+        if isinstance(executor, asyncpg.Pool):
+            acquired = await acquire(executor)
+            try:
+                return await self._fetch(acquired, statement, *args)
+            finally:
+                with suppress(Exception):  # a connection that breaks then has answered before
+                    await executor.release(acquired)
         if not hasattr(executor, "fetch"):
             expect("connection", executor, asyncpg.Pool, asyncpg.Connection)
         if statement in _sql.JOINING:
@@ -900,6 +971,10 @@ class Queue:
             if error is None:
                 raise
             raise error from exc
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
+            if not _is_lost(executor, exc):
+                raise
+            raise ConnectionLost("the connection to the server is lost") from exc
 
     async def _value(self, connection: Connection | None, statement: str, *args: object) -> Any:
         return (await self._fetch(connection, statement, *args))[0][0]
@@ -925,6 +1000,35 @@ class Queue:
 
     def _json_each(self, values: Sequence[Any] | None) -> list[str | None] | None:
         return None if values is None else [self._json(value) for value in values]
+
+
+async def acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
+    """Take a connection from a pool; raises `ConnectionLost` if it cannot connect."""
+    try:
+        return await pool.acquire()
+    except TimeoutError:
+        raise
+    except asyncpg.PostgresError as exc:
+        error = translate(exc)
+        if error is None:
+            raise
+        raise error from exc
+    except (OSError, asyncpg.InternalClientError) as exc:
+        raise ConnectionLost(f"cannot connect to the server: {exc}") from exc
+
+
+def _is_lost(connection: Connection, error: Exception) -> bool:
+    """Tell whether an error means that a connection is gone.
+
+    asyncpg raises InternalClientError when a call begins as the server ends the session, and
+    InterfaceError when it has ended, or when its pool has taken it back for that.
+    """
+    if not isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, TimeoutError)
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        return True
 
 
 def _aware(name: str, time: datetime | None) -> datetime | None:

@@ -317,7 +317,7 @@ class Worker:
         at once), then cancels them, and gives back what did not finish without counting the
         attempt. A handler that does not end when cancelled keeps its lease until it runs out; if
         it blocks the event loop the process is ended, with the status 128 + the signal's number.
-        After a lost connection it connects again, with growing pauses.
+        After a lost connection it connects again, with pauses of a second at most.
 
         Args:
             pool: an asyncpg pool, if the worker was made without.

@@ -119,7 +119,8 @@ async def _enqueue_lines(client: Client, name: str, batch: int, options: _Option
                 await queue.enqueue_many(texts, group_keys=keys, **options)
             except SERVER_ERRORS as exc:
                 failure = explain(exc)
-                least = "" if isinstance(exc, (Error, asyncpg.PostgresError)) else "at least "
+                is_answer = isinstance(exc, (Error, asyncpg.PostgresError))
+                least = "" if is_answer and not isinstance(exc, OSError) else "at least "
                 told = f"{failure.message} ({least}{output.jobs_are(done)} added)"
                 raise type(failure)(told) from exc
             done += len(texts)

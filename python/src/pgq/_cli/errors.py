@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 import asyncpg
 import click
 
-from pgq._errors import Error, NotInstalled
+from pgq._errors import ConnectionLost, Error, NotInstalled
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -137,7 +137,7 @@ def explain(exc: Exception) -> Failure:
         parts = [message, exc.detail, f"Hint: {hint}" if hint else None]
         message = ". ".join(part.rstrip(".") for part in parts if part) + ("." if hint else "")
         is_refused = (
-            (isinstance(exc, Error) and not isinstance(exc, NotInstalled))
+            (isinstance(exc, Error) and not isinstance(exc, (NotInstalled, ConnectionLost)))
             or sqlstate == "42501"
             or sqlstate.startswith("22")
         )
