@@ -219,6 +219,6 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
 '''cancelled'': pgq_cancel was called for it, or cancel is true: then it ends as if pgq_cancel had '
 'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
-'changed. Of an error with more than 20000 characters it keeps the first and last 10000. Errors: '
+'changed. Of an error with more than 20,000 characters it keeps the first and last 10,000. Errors: '
 '22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
 'with cancel; 40001.';

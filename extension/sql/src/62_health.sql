@@ -86,6 +86,7 @@ begin
                    --@ end
                    select null where false
                ) s
+         where s.at <= p_now  -- later ones are of a clock that was set back
     ), false) or coalesce(v_last, '-infinity') < p_now - interval '1 minute' and (
         exists (select from pgq.group_hint) or exists (select from pgq.waiter_hint)
     );

@@ -701,7 +701,11 @@ class Queue:
         Returns:
             How many were deleted.
         """
-        value: int = await self._value(connection, _sql.PURGE, self.name, states, max)
+        value: int
+        if max is None:  # as the release before knows it
+            value = await self._value(connection, _sql.PURGE, self.name, states)
+        else:
+            value = await self._value(connection, _sql.PURGE_SOME, self.name, states, max)
         return value
 
     async def get(self, job_id: int, *, connection: Connection | None = None) -> JobSnapshot | None:
@@ -755,7 +759,11 @@ class Queue:
         Returns:
             How many were cancelled.
         """
-        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force, max)
+        value: int
+        if max is None:  # as the release before knows it
+            value = await self._value(connection, _sql.CANCEL_ALL, self.name, force)
+        else:
+            value = await self._value(connection, _sql.CANCEL_SOME, self.name, force, max)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:

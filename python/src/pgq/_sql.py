@@ -151,11 +151,13 @@ DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
 PAUSE = "select @pgq_pause(queue => $1::text)"
 RESUME = "select @pgq_resume(queue => $1::text)"
 UNBLOCK = "select @pgq_unblock(queue => $1::text, group_key => $2::text)"
-PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[], max => $3::integer)"
+PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[])"
+PURGE_SOME = "select @pgq_purge(queue => $1::text, states => $2::text[], max => $3::integer)"
 CANCEL = "select @pgq_cancel(id => $1::bigint, force => $2::boolean)"
 CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
-CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
+CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
+CANCEL_SOME = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
 GET = (
     _COLUMNS
     + """,
