@@ -102,6 +102,8 @@ select pgq_enqueue('"new"', 'kept', group_key => 'new'), pgq_complete(:id, :toke
 commit;
 select pgq_grant('kept', 'An "odd" role', '{enqueue,observe}');
 select pgq_grant('*', 'public', '{consume}');
+-- The last call: ticks forget it.
+select pgq_create_queue('forgotten'), pgq_drop_queue('forgotten');
 """
 
 # Not claim positions, events, counts of the last hour, nor rows that are only locked.
@@ -109,7 +111,7 @@ _TABLES: Final = """
 select c.oid::regclass::text
   from pg_class c
  where c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
-   and c.relname !~ '^(floor_|stat|group_event_|chore$|gate$|bucket$)' order by 1
+   and c.relname !~ '^(floor_|stat|group_event_|chore$|errand$|gate$|bucket$|skipped$)' order by 1
 """
 RETRY: Final = "select pgq_fail($1::bigint, $2::bigint, retry_in => '1 day')"
 _SEQUENCES: Final = """
@@ -236,6 +238,7 @@ def restore_parts(server: Server, run: Run, target: str, _: Path) -> None:
 def restore_without_triggers(server: Server, run: Run, target: str, _: Path) -> None:
     server.psql(run("pg_dump", "--schema-only", SOURCE), database=target)
     server.psql("select pgq_drop_queue('default')", database=target)
+    server.psql("select pgq_maintain()", database=target)
     server.psql(run("pg_dump", "--data-only", "--disable-triggers", SOURCE), database=target)
 
 

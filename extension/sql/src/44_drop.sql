@@ -160,10 +160,10 @@ begin
     loop
         continue when pgq._empty_dropped(v_dropped, 1000) > 0;
         v_holders := pgq._lane_holders();
-        if v_dropped.holders is null then
-            update pgq.dropped d set holders = v_holders where d.queue_id = v_dropped.queue_id;
+        update pgq.dropped d set holders = v_holders
+         where d.queue_id = v_dropped.queue_id and d.holders is null;
         -- The name of a transaction changes when it is prepared.
-        elsif not (v_dropped.holders && v_holders)
+        if not (coalesce(v_dropped.holders, v_holders) && v_holders)
             and not exists (select from unnest(v_holders) h where h ^@ '-1/')
             and not pgq._holds_live(v_dropped.queue_id)
         then
@@ -234,7 +234,6 @@ begin
         exit when not force or pgq._empty_dropped(v_dropped, 10000) = 0;
     end loop;
     perform pgq._drop_grants(v_id), pgq._tell_cron();
-    insert into pgq.chore default values;
 end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
