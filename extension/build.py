@@ -16,7 +16,8 @@ What exists once per partition is written once. A block
 is repeated for every member of the family, with {slot} replaced by its number and {key} by the
 column that orders it; {other} is the number of the other parked slot. A block opened with
 "--@ define name" is not copied: it is what {name} stands for from there on, in the files that
-follow, too.
+follow, too. A public function below "--@ twice pgq._name" is repeated under that name, for other
+functions: in the schema of the public ones others may have created what makes calls ambiguous.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ FAMILIES = {
     "event": [{"slot": str(slot)} for slot in range(6)],
 }
 BLOCK = re.compile(r"^ *--@ (define|each) (\w+)\n(.*?)^ *--@ end\n", re.MULTILINE | re.DOTALL)
+TWICE = re.compile(
+    r"^--@ twice pgq\.(\w+)\n(create function @extschema@\.(\w+)\(.*?^\$\$;\n)",
+    re.MULTILINE | re.DOTALL,
+)
 HEADER = (
     "-- Built by extension/build.py from extension/sql/src; edit it there.\n"
     '\\echo Use "CREATE EXTENSION pgq" to load this file. \\quit\n'
@@ -63,7 +68,14 @@ def expand(source: str, defined: dict[str, str]) -> str:
             return ""
         return "".join(substitute(body, member | defined) for member in FAMILIES[name])
 
-    return substitute(BLOCK.sub(write_out, source), defined)
+    return TWICE.sub(repeat, substitute(BLOCK.sub(write_out, source), defined))
+
+
+def repeat(function: re.Match[str]) -> str:
+    """The function, and the same in the closed schema, where it has its caller's rights."""
+    name, text, public = function.groups()
+    closed = text.replace(f"@extschema@.{public}", f"pgq.{name}").replace("security definer\n", "")
+    return text + re.sub(rf"\b{public}\.", f"{name}.", closed)
 
 
 def write_install_script(version: str) -> str:

@@ -52,9 +52,14 @@ $role$;
 lock table pgq.privilege in share update exclusive mode;
 
 do $guard$
+declare
+    v_version constant text := (
+        select substring(p.prosrc, '''(.+)''')
+          from pg_proc p where p.oid = to_regprocedure(concat('@extschema@', '.pgq_version()'))
+    );
 begin
-    if @extschema@.pgq_version() <> '{old}' then
-        raise exception 'pgq is of version %, not {old}', @extschema@.pgq_version()
+    if v_version is distinct from '{old}' then
+        raise exception 'pgq is of version %, not {old}', v_version
             using errcode = 'object_not_in_prerequisite_state';
     end if;
 end
@@ -94,7 +99,8 @@ $lock$;
 # Privileges that were granted inside of the script would count as the extension's own, and not be
 # dumped: roles get those on new functions and views at the commit.
 TAIL = """\
-insert into pgq.chore (regrant) values (true);
+insert into pgq.errand (role) select distinct p.role::oid from pgq.privilege p;
+insert into pgq.chore (round) values (-1);
 select set_config('role', current_setting('pgq.updater'), true)
  where current_setting('role') <> current_setting('pgq.updater');
 """

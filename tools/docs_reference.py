@@ -48,6 +48,8 @@ TOPICS: Final = {
         "complete_and_dequeue",
         "fail",
         "release",
+        "release_unheld",
+        "outcome",
         "reclaim",
     ],
     "Jobs": ["get", "cancel", "cancel_key", "cancel_all", "retry", "retry_dead", "purge"],

@@ -87,6 +87,7 @@ class Server:
         self._psql = find_program("psql", self._install)
         self._process: subprocess.Popen[bytes] | None = None
         self.version = self._install.version
+        self.origin = self._install.origin
         self.major: int = self._install.major
         self.password: str = primary.password if primary else secrets.token_hex(16)
         self.port = find_free_port()
@@ -116,7 +117,6 @@ class Server:
         except BaseException:
             self.close()
             raise
-        print(f"PostgreSQL {self.version} ({self._install.origin})", file=sys.stderr, flush=True)
         return self
 
     def __exit__(
@@ -430,6 +430,7 @@ def main() -> int:
         signal.signal(number, _exit)
     try:
         with Server(options.version, dict(options.set), options.extension) as server:
+            print(f"PostgreSQL {server.version} ({server.origin})", file=sys.stderr, flush=True)
             return _run(options.command, server.environment())
     except ServerError as error:
         print(f"pgserver: {error}", file=sys.stderr)

@@ -4,13 +4,15 @@
         [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
-and way of installation. The pytest suite runs in two parts. Three run at a time; their lines begin
-with the version then.
+and way of installation. The pytest suite runs in two parts. Three suites run at a time. Each prints
+one line as it ends; at the end come the failures in full, how to run only those, and the counts.
+What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
-test counts as a failure. Tests with the mark "once" run on PostgreSQL 18 only, beside the others
-when all are to run. pytest finds the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL
-how to install pgq, see pginstall.py. The clients, which need languages that others do not have, are
-tested only when they are asked for.
+test counts as a failure, and so does one that is expected to fail, unless the reason begins with
+"core: ": such a fault is known. Tests with the mark "once" run on PostgreSQL 18 only, beside the
+others when all are to run. pytest finds the version to test in PGQ_TEST_VERSION, and in
+PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which need languages that others
+do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -25,42 +27,74 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import bootstrap
 from pginstall import INSTALL, WAYS, install
 from pgserver import Server, ServerError
 
+LOGS = Path(os.environ.get("PGQ_TEST_LOGS", bootstrap.CACHE / "log"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What the output of a suite says of its tests: how many, which ones failed, and how."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    known: int = 0
+    names: list[str] = field(default_factory=list[str])
+    details: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """How to tell from a runner's output what failed, what was skipped and that tests ran."""
+    """A suite, and how to read what its runner prints."""
 
     name: str
-    failed: re.Pattern[str]
-    skipped: re.Pattern[str]
-    ran: re.Pattern[str]
+    read: Callable[[str], Counts]
 
 
-@dataclass(slots=True)
+class Run(Protocol):
+    """Runs a suite; `aloud` is whether what it prints is to be seen as well as kept."""
+
+    def __call__(self, *, aloud: bool) -> "Outcome":
+        """Return what became of it."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What one suite did on one version."""
+    """What one suite, or a part of it, did on one version."""
 
     suite: str
     version: int
+    part: str = ""
     option: str = "--version"
     seconds: float = 0.0
+    counts: Counts = field(default_factory=Counts)
     problems: list[str] = field(default_factory=list[str])
-    failed: list[str] = field(default_factory=list[str])
+    log: Path | None = None
 
-    def report(self) -> str:
-        """Return one line for a success; for a failure also how to run that part again."""
-        head = f"PostgreSQL {self.version} {self.suite}: "
-        if not self.problems:
-            return f"{head}ok ({self.seconds:.0f} s)"
-        again = [os.path.relpath(sys.executable), "tools/run_tests.py"]
-        again += [self.option, str(self.version), "--only", self.suite]
-        again += ["--", *dict.fromkeys(self.failed)] if self.failed else []
-        return f"{head}FAILED, {'; '.join(self.problems)}\n    again: {shlex.join(again)}"
+    def name(self) -> str:
+        """Return what the suite is called in the report."""
+        return f"PostgreSQL {self.version} {self.suite}{self.part}"
+
+    def line(self) -> str:
+        """Return the one line of the report."""
+        counts = self.counts
+        told = [f"{counts.passed:,} passed"]
+        for number, word in (
+            (counts.failed, "failed"),
+            (counts.skipped, "skipped"),
+            (counts.known, "known"),
+        ):
+            told += [f"{number:,} {word}"] if number else []
+        state = "FAILED" if self.problems else "ok"
+        rest = [problem for problem in self.problems if not problem.startswith("exit status")]
+        line = f"{self.name()}: {state}, {', '.join(told + rest)} ({self.seconds:.0f} s)"
+        return f"{line}, {os.path.relpath(self.log)}" if self.log else line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +129,62 @@ _UNUSUAL = {
 # Where those tests run that are marked as being the same on each version.
 _NEWEST = 18
 
-SQL = Suite(
-    name="sql",
-    failed=re.compile(r"^(tests/sql/.+\.sql)\s+\(Wstat:"),
-    skipped=re.compile(r"(?i)^\s*(?:not )?ok \d+.*# (?:skip|todo)|^tests/sql/.*skipped:"),
-    ran=re.compile(r"^Files=\d+, Tests=[1-9]"),
-)
-PYTHON = Suite(
-    name="python",
-    failed=re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)"),
-    skipped=re.compile(r"^(?:SKIPPED|XFAIL|XPASS) "),
-    ran=re.compile(r"^=* ?.*\b[1-9]\d* (?:passed|failed|error)"),
-)
-CLIENTS = replace(PYTHON, name="clients")
+
+def read_pytest(text: str) -> Counts:
+    """Read what pytest prints with -rfEsxX."""
+    last = re.findall(r"^=+ (.* in [\d.]+s.*) =+$", text, re.MULTILINE)
+    numbers = {
+        word.rstrip("s"): int(number)
+        for number, word in re.findall(r"(\d+) (\w+)", last[-1] if last else "")
+    }
+    expected = re.findall(r"^XFAIL (.*)$", text, re.MULTILINE)
+    known = sum(" - core: " in line for line in expected)
+    failures = re.search(
+        r"^=+ (?:ERRORS|FAILURES) =+\n.*?(?=^=+ (?:warnings summary|short test summary info) )",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    name = r"^(?:FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)"
+    return Counts(
+        passed=numbers.get("passed", 0),
+        failed=numbers.get("failed", 0) + numbers.get("error", 0),
+        skipped=numbers.get("skipped", 0) + numbers.get("xpassed", 0) + len(expected) - known,
+        known=known,
+        names=re.findall(name, text, re.MULTILINE),
+        details=failures[0] if failures else "",
+    )
+
+
+def read_prove(text: str) -> Counts:
+    """Read what pg_prove prints with --verbose."""
+    left_out = r"(?i)# (?:skip|todo)"
+    tests = re.findall(r"^\s*(ok|not ok) \d+(.*)$", text, re.MULTILINE)
+    skipped = sum(bool(re.search(left_out, rest)) for _, rest in tests)
+    skipped += len(re.findall(r"^tests/sql/.*skipped:", text, re.MULTILINE))
+    done = [word for word, rest in tests if not re.search(left_out, rest)]
+    faults: list[str] = []
+    file = ""
+    is_fault = False
+    for line in text.splitlines():
+        if begun := re.match(r"^(\S+\.sql) \.\.", line):
+            file = begun[1]
+        is_fault = bool(
+            re.match(r"^\s*not ok(?!.*# (?i:skip|todo))|^psql:.*(?:ERROR|FATAL)", line)
+        ) or (is_fault and not re.match(r"^(\s*ok \d|\S+\.sql \.\.|1\.\.\d)", line))
+        faults += [f"{file}: {line}"] if is_fault else []
+    summary = re.search(r"^Test Summary Report\n.*", text, re.MULTILINE | re.DOTALL)
+    return Counts(
+        passed=done.count("ok"),
+        failed=done.count("not ok"),
+        skipped=skipped,
+        names=re.findall(r"^(\S+\.sql)\s+\(Wstat:", text, re.MULTILINE),
+        details="\n".join([*faults, summary[0] if summary else ""]).strip(),
+    )
+
+
+SQL = Suite(name="sql", read=read_prove)
+PYTHON = Suite(name="python", read=read_pytest)
+CLIENTS = Suite(name="clients", read=read_pytest)
 
 
 def main() -> int:
@@ -123,34 +200,69 @@ def main() -> int:
         parser.error("arguments for pg_prove or pytest need --only")
     os.environ[INSTALL] = options.install
     usual: list[int] = options.version or ([] if options.sql else [18])
-    plan: list[tuple[int, Callable[[str], Outcome]]] = []
+    plan: list[Run] = []
     # What takes longest begins first.
     for suite in [options.only] if options.only else ["python", "sql"]:
         for version in usual:
-            plan += [(version, run) for run in _runs(suite, version, options.arguments)]
+            plan += _runs(suite, version, options.arguments)
     for version in options.sql:
-        plan.append((version, partial(_run_sql_around, version, options.arguments)))
+        plan.append(partial(_run_sql_around, version, options.arguments))
 
-    def run(version: int, call: Callable[[str], Outcome]) -> Outcome:
-        return call(f"{version}: " if len(plan) > 1 else "")
+    def run(call: Run) -> Outcome:
+        outcome = call(aloud=len(plan) == 1)
+        print(outcome.line(), flush=True)
+        return outcome
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        outcomes = list(pool.map(run, *zip(*plan, strict=True)))
-    print("\n" + "\n".join(outcome.report() for outcome in outcomes))
+        outcomes = list(pool.map(run, plan))
+    print(report(outcomes, with_details=len(plan) > 1))
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 
 
-def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Callable[[str], Outcome]]:
+def report(outcomes: Sequence[Outcome], *, with_details: bool = True) -> str:
+    """Return the failures in full, the commands that run only those, and the counts."""
+    lines: list[str] = []
+    again: dict[tuple[str, int, str], list[str]] = {}
+    for outcome in outcomes:
+        if not outcome.problems:
+            continue
+        if with_details:
+            lines += ["", f"----- {outcome.name()}: {'; '.join(outcome.problems)}"]
+            lines += [outcome.counts.details] if outcome.counts.details else []
+        key = (outcome.option, outcome.version, outcome.suite)
+        again.setdefault(key, []).extend(outcome.counts.names)
+    if again:
+        lines += ["", "To run only what failed:"]
+    for (option, version, suite), names in again.items():
+        command = [os.path.relpath(sys.executable), "tools/run_tests.py"]
+        command += [option, str(version), "--only", suite]
+        command += ["--", *dict.fromkeys(names)] if names else []
+        lines.append(f"    {shlex.join(command)}")
+    if known := sum(outcome.counts.known for outcome in outcomes):
+        lines += ["", f"{known} known (they fail until the core is mended)"]
+    passed = sum(outcome.counts.passed for outcome in outcomes)
+    failed = sum(max(outcome.counts.failed, bool(outcome.problems)) for outcome in outcomes)
+    skipped = sum(outcome.counts.skipped for outcome in outcomes)
+    lines += ["", f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else "")]
+    return "\n".join(lines)
+
+
+def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Run]:
     """Return what runs a suite on a version, in one part or more."""
     if suite == "sql":
         return [partial(run_sql, version, arguments)]
     if suite == "clients":
-        return [partial(run_pytest, CLIENTS, version, arguments, "")]
+        return [partial(run_pytest, CLIENTS, version, arguments)]
     marks = ["not once"]
     if version == _NEWEST:
         marks = [""] if arguments else ["not once", "once"]
     parts = [arguments] if arguments else _python_parts()
-    return [partial(run_pytest, PYTHON, version, part, mark) for mark in marks for part in parts]
+    runs = [(part, mark) for mark in marks for part in parts]
+    names = [f" {number} of {len(runs)}" if len(runs) > 1 else "" for number in range(1, 5)]
+    return [
+        partial(run_pytest, PYTHON, version, *run, part=name)
+        for run, name in zip(runs, names, strict=False)
+    ]
 
 
 def _python_parts() -> list[list[str]]:
@@ -160,13 +272,13 @@ def _python_parts() -> list[list[str]]:
     return [names[0::2], names[1::2]]
 
 
-def _run_sql_around(version: int, arguments: Sequence[str], mark: str) -> Outcome:
-    outcome = run_sql(version, arguments, mark, _UNUSUAL.get(version, _USUAL))
+def _run_sql_around(version: int, arguments: Sequence[str], *, aloud: bool) -> Outcome:
+    outcome = run_sql(version, arguments, _UNUSUAL.get(version, _USUAL), aloud=aloud)
     return replace(outcome, option="--sql")
 
 
 def run_sql(
-    version: int, arguments: Sequence[str], mark: str, around: Surroundings = _USUAL
+    version: int, arguments: Sequence[str], around: Surroundings = _USUAL, *, aloud: bool
 ) -> Outcome:
     """Run pg_prove over tests/sql in a fresh database that has pgq and pgTAP."""
     way = around.install or os.environ[INSTALL]
@@ -180,20 +292,28 @@ def run_sql(
             server.psql("create extension pgtap", database="pgtap")
             install(server, "pgtap", way)
             variables |= server.environment() | {"PGDATABASE": "pgtap"}
-            return _run(SQL, version, command, variables, mark)
+            return _run(Outcome(suite="sql", version=version), SQL, command, variables, aloud=aloud)
     except ServerError as error:
-        return Outcome("sql", version, problems=[str(error)])
+        return Outcome(suite="sql", version=version, problems=[str(error)])
 
 
 def run_pytest(
-    suite: Suite, version: int, arguments: Sequence[str], chosen: str, mark: str
+    suite: Suite,
+    version: int,
+    arguments: Sequence[str],
+    chosen: str = "",
+    *,
+    part: str = "",
+    aloud: bool,
 ) -> Outcome:
     """Run pytest over the tests of a suite with the chosen marks; they start their own servers."""
     marks = [chosen] if chosen else []
     marks += ["not extension"] if os.environ[INSTALL] == "script" else []
     command = [sys.executable, "-m", "pytest", "-rfEsxX", "-m", " and ".join(marks)]
     command += _with_default(arguments, f"tests/{suite.name}")
-    return _run(suite, version, command, {**os.environ, "PGQ_TEST_VERSION": str(version)}, mark)
+    variables = {**os.environ, "PGQ_TEST_VERSION": str(version)}
+    outcome = Outcome(suite=suite.name, version=version, part=part)
+    return _run(outcome, suite, command, variables, aloud=aloud)
 
 
 def _sql_files(way: str) -> list[str]:
@@ -211,40 +331,49 @@ def _with_default(arguments: Sequence[str], *default: str) -> list[str]:
 
 
 def _run(
+    outcome: Outcome,
     suite: Suite,
-    version: int,
     command: Sequence[str],
     environment: Mapping[str, str],
-    mark: str,
+    *,
+    aloud: bool,
 ) -> Outcome:
-    """Run one suite, passing its output on behind `mark` while looking for what went wrong."""
-    outcome = Outcome(suite.name, version)
+    """Run one suite, keep what it prints, and fill in what became of it."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"\W+", "-", f"{outcome.version}-{outcome.suite}{outcome.part}")
+    outcome.log = LOGS / f"{name}.log"
     start = time.monotonic()
-    ran, skipped = False, 0
-    with subprocess.Popen(
-        command,
-        env=environment,
-        cwd=bootstrap.ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+    printed: list[str] = []
+    with (
+        outcome.log.open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            command,
+            env=environment,
+            cwd=bootstrap.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
-            sys.stdout.write(f"{mark}{line}")
-            sys.stdout.flush()
-            if failure := suite.failed.match(line):
-                outcome.failed.append(failure[1])
-            skipped += bool(suite.skipped.match(line))
-            ran = ran or bool(suite.ran.match(line))
+            printed.append(line)
+            log.write(line)
+            log.flush()
+            if aloud:
+                sys.stdout.write(line)
+                sys.stdout.flush()
     outcome.seconds = time.monotonic() - start
+    outcome.counts = counts = suite.read("".join(printed))
+    if counts.passed + counts.failed + counts.known == 0:
+        outcome.problems.append("no test ran")
     if process.returncode != 0:
         outcome.problems.append(f"exit status {process.returncode}")
-    if skipped:
-        outcome.problems.append(f"{skipped} skipped")
-    if not ran:
-        outcome.problems.append("no test ran")
+    if counts.skipped:
+        outcome.problems.append(f"{counts.skipped} skipped")
+    if outcome.problems and not counts.details:
+        counts.details = "".join(printed[-50:]).rstrip()
     return outcome
 
 

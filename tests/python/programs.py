@@ -16,6 +16,18 @@ def run_program(
     stdin: str | None = None,
 ) -> str:
     """Run a program that must succeed, and return what it prints, errors included."""
+    status, output = run_anyhow(*command, cwd=cwd, env=env, stdin=stdin)
+    assert status == 0, output
+    return output
+
+
+def run_anyhow(
+    *command: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+) -> tuple[int, str]:
+    """Run a program, and return its exit status and what it prints, errors included."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -27,5 +39,4 @@ def run_program(
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return done.returncode, done.stdout

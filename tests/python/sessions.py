@@ -119,6 +119,15 @@ async def raise_floors(connection: Connection) -> None:
     )
 
 
+async def pages(connection: Connection, query: str) -> int:
+    """Return how many pages a query looks at."""
+    (explained,) = json.loads(
+        await connection.fetchval(f"explain (analyze, buffers, timing off, format json) {query}")
+    )
+    plan = explained["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
 async def stop_clock(connection: Connection, at: datetime | None = None) -> datetime:
     """Let no time pass for the queue, and return the time; no tick comes by itself meanwhile."""
     now: datetime = at or await connection.fetchval("select clock_timestamp()")

@@ -643,24 +643,6 @@ async def test_a_cancelled_head_is_followed_by_the_next_of_its_group(a: Connecti
     assert [job_id for job_id, _ in await dequeue(a, 9)] == [third]
 
 
-@pytest.mark.parametrize("settings", ["", ", run_at => now() + '1 hour'", ", group_keys => '{g}'"])
-async def test_a_job_is_of_the_queue_which_it_has_waited_for(
-    a: Connection, b: Connection, c: Connection, settings: str
-) -> None:
-    await a.execute("select pgq_create_queue('q')")
-    await a.execute("begin")
-    await a.execute("select pgq_drop_queue('q')")
-    call = b.fetchval(f"select pgq_enqueue_many('{{1}}', 'q'{settings})")
-    async with started(call) as enqueueing:
-        await waiting(c, b, enqueueing)
-        await a.execute("select pgq_create_queue('q')")
-        await a.execute("commit")
-        job_id = await within(enqueueing)
-    assert await a.fetchval("select $1 > first_job from pgq.queue where name = 'q'", job_id)
-    await a.execute("select pgq_cancel($1)", job_id)
-    assert await a.fetchval("select pgq_purge('q', '{cancelled}')") == 1
-
-
 async def test_a_job_dies_again_while_another_session_is_about_to_retry_it(
     a: Connection, b: Connection, c: Connection
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .sessions import (
     Connection,
     Dsn,
@@ -11,6 +13,7 @@ from .sessions import (
     dequeue,
     enqueue,
     maintain,
+    pages,
     ring,
     sessions,
     settle_all,
@@ -211,3 +214,36 @@ async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(
         # A claim passes what the last few claims have left behind, not all that was done since the
         # base could last be raised.
         assert entries < 25 * jobs, entries / jobs
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="core: the view reads all jobs of the queue"
+)
+@pytest.mark.parametrize("condition", ["", " and state = 'dead'", " and state = 'ready'"])
+async def test_the_newest_jobs_of_a_queue_are_seen_at_once(a: Connection, condition: str) -> None:
+    newest = f"select * from pgq_jobs where queue = 'default'{condition} order by id desc limit 10"
+    fail = "select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue($1) d"
+    await enqueue(a, 1000)
+    await a.execute(fail, 500)
+    await a.fetch(newest)  # a session reads the catalog first
+    few = await pages(a, newest)
+    await enqueue(a, 20000)
+    await a.execute(fail, 10000)
+    many = await pages(a, newest)
+    assert many <= 3 * few
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="core: the view looks at the slots for each queue"
+)
+async def test_each_queue_costs_its_view_a_few_pages(a: Connection) -> None:
+    create = "select pgq_create_queue(format('q%s', n)) from generate_series($1::int, $2) n"
+    fill = "select pgq_enqueue('1', format('q%s', n)) from generate_series($1::int, $2) n"
+    await a.execute(create, 1, 10)
+    await a.execute(fill, 1, 10)
+    await a.fetch("select * from pgq_queues")  # a session reads the catalog first
+    few = await pages(a, "select * from pgq_queues")
+    await a.execute(create, 11, 210)
+    await a.execute(fill, 11, 210)
+    many = await pages(a, "select * from pgq_queues")
+    assert (many - few) / 200 <= 8

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from pgq._link import Link, answered
+from pgq._link import Link, Outage, answered
 
 from .sessions import Connection, Dsn, within
 
@@ -52,7 +52,7 @@ async def test_a_call_that_is_given_up_keeps_its_place_in_the_pool(dsn: Dsn) -> 
         return await connection.fetchval("select 'here'")
 
     async with asyncpg.create_pool(**dsn, min_size=1, max_size=1) as pool:
-        link = Link(pool, SOON)
+        link = Link(pool, SOON, Outage("w", "it works"))
         async with pool.acquire():
             with pytest.raises(TimeoutError):
                 await link.run(call)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partialmethod
@@ -84,24 +85,91 @@ async def test_an_outcome_on_its_way_is_written_once(
     first, second, _ = await ended(scene.observer, 3)
     assert (first[2], second[2]) == (1, 1)
     assert "trying again" in caplog.text
-    assert ("its outcome was refused" in caplog.text) == (way == "down"), "it was written before"
+    assert "lost the lease" not in caplog.text
+    assert "was lost, and it was refused" not in caplog.text, "the archive tells"
+
+
+async def test_an_outcome_that_nothing_tells_of_is_not_taken_for_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pgq")
+    await scene.queue.configure(keep_completed=timedelta(0))
+    hook = Hook(monkeypatch, "before", "complete_many", lambda: scene.proxy.forget(down=True))
+
+    @scene.worker.handler("default", timeout=LEASE)
+    async def handle(_: pgq.Job) -> None: ...
+
+    async def told() -> bool:
+        return "the first call may have written it" in caplog.text
+
+    async with running(scene.worker):
+        while not hook.done:
+            await scene.queue.enqueue(1)
+            await until(gone(scene.observer))
+        await until(told)
+    assert "lost the lease" not in caplog.text
+
+
+def gone(observer: Connection) -> Callable[[], Awaitable[bool]]:
+    """Return a condition: no job is live."""
+
+    async def is_gone() -> bool:
+        return not await observer.fetchval("select exists (select from pgq.job)")
+
+    return is_gone
+
+
+async def test_a_failure_that_was_written_is_not_taken_for_a_lost_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Hook(monkeypatch, "before", "fail", lambda: scene.proxy.forget(down=True))
+
+    @scene.worker.handler("default", timeout=LEASE)
+    async def handle(_: pgq.Job) -> None:
+        raise pgq.GiveUp("no")
+
+    async def dead() -> bool:
+        query = "select count(*) from pgq_jobs where state = 'dead'"
+        return bool(await scene.observer.fetchval(query) == 3)
+
+    async with running(scene.worker):
+        await scene.queue.enqueue_many(range(3))
+        await until(dead, 30)
+    assert "trying again" in caplog.text
+    assert "lost the lease" not in caplog.text
+
+
+def polling(scene: Scene) -> pgq.Worker:
+    """Return a worker that claims again and again."""
+    return pgq.Worker(scene.pool, poll_interval=FAST, call_timeout=CALL, listen=False)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-async def test_a_claim_whose_answer_is_lost_comes_back(
+async def test_a_claim_whose_answer_is_lost_costs_no_attempt(
     scene: Scene,
     dsn: Dsn,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     way: Way,
 ) -> None:
-    worker = pgq.Worker(scene.pool, poll_interval=FAST, call_timeout=CALL, listen=False)
-    seen: list[int] = []
+    caplog.set_level("INFO", "pgq")
+    worker = polling(scene)
+    await scene.queue.configure(max_attempts=1)
 
-    @worker.handler("default", timeout=SHORT)
-    async def handle(job: pgq.Job) -> None:
-        seen.append(job.attempt)
+    @worker.handler("default", timeout=LEASE)
+    async def handle(_: pgq.Job) -> None: ...
 
+    async with claim_lost(scene, dsn, monkeypatch, way), running(worker):
+        assert await ended(scene.observer, 1) == [(1, "completed", 1)]
+    assert "trying again" in caplog.text
+    assert ("given back: 1" in caplog.text) == (way == "down")
+
+
+@contextlib.asynccontextmanager
+async def claim_lost(
+    scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch, way: Way = "down"
+) -> AsyncGenerator[None, None]:
+    """Add a job as the worker claims it, and lose the claim, or its answer."""
     async with sessions(dsn, 1) as (producer,):
         await producer.execute("begin")
         await scene.queue.enqueue(1, connection=producer)
@@ -111,11 +179,82 @@ async def test_a_claim_whose_answer_is_lost_comes_back(
             scene.proxy.forget(**{way: True})
 
         Hook(monkeypatch, "before", "dequeue", lose)
-        async with running(worker):
-            attempt = 1 if way == "up" else 2
-            assert await ended(scene.observer, 1) == [(1, "completed", attempt)]
-    assert seen == [attempt]
-    assert "trying again" in caplog.text
+        yield
+
+
+async def test_a_lost_claim_that_the_server_is_still_at_is_found_later(
+    scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.queue.configure(max_attempts=1)
+    worker = polling(scene)
+    release = pgq.Queue.release_unheld
+    calls = 0
+
+    async def release_unheld(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        # The first times as if the claim had not been committed yet.
+        return [] if calls < 3 else await release(*args, **options)
+
+    monkeypatch.setattr(pgq.Queue, "release_unheld", release_unheld)
+
+    @worker.handler("default", timeout=LEASE)
+    async def handle(_: pgq.Job) -> None: ...
+
+    async with claim_lost(scene, dsn, monkeypatch), running(worker):
+        assert await ended(scene.observer, 1) == [(1, "completed", 1)]
+
+
+async def test_a_worker_gives_back_what_a_lost_claim_has_taken_when_it_stops(
+    scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = polling(scene)
+
+    @worker.handler("default", timeout=timedelta(hours=1))
+    async def handle(_: pgq.Job) -> None: ...
+
+    async def claimed() -> bool:
+        return bool(await scene.observer.fetchval("select state = 'active' from pgq_jobs"))
+
+    async with claim_lost(scene, dsn, monkeypatch), running(worker):
+        found = await until(claimed)
+    assert found
+    job = await scene.observer.fetchrow("select state, attempt from pgq_jobs")
+    assert job is not None
+    assert tuple(job) == ("ready", 0)
+
+
+async def test_lost_claims_are_told_from_what_is_held(
+    scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its own jobs at work are given back, nor those of another one of its name."""
+    worker = polling(scene)
+    gate, at_work = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+    await scene.queue.configure(max_attempts=1)
+    name = worker.name
+    held = await scene.queue.enqueue(0)
+    other = await scene.queue.dequeue(
+        timeout=timedelta(hours=1), worker=name, connection=scene.observer
+    )
+    assert [job.id for job in other] == [held]
+    first = await scene.queue.enqueue(1)
+
+    @worker.handler("default", concurrency=2, timeout=LEASE)
+    async def handle(job: pgq.Job) -> None:
+        seen.append(job.id)
+        if job.id == first:
+            at_work.set()
+            await gate.wait()
+
+    async with running(worker):
+        await within(at_work.wait())
+        async with claim_lost(scene, dsn, monkeypatch):
+            assert len(await ended(scene.observer, 1)) == 3
+        gate.set()
+        await ended(scene.observer, 2)
+    assert sorted(seen) == [first, first + 1]
+    assert await scene.queue.complete(other[0], connection=scene.observer)
 
 
 async def test_leases_outlive_a_heartbeat_that_is_lost(

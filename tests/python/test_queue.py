@@ -109,6 +109,9 @@ async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(queue: pgq.Q
     assert not await queue.complete(job)
     assert await queue.cancel_all() == 0
     assert await queue.cancel_all(force=True) == 1
+    await queue.enqueue_many([5, 6, 7, 8])
+    assert [await queue.cancel_all(max=1), await queue.purge(max=2)] == [1, 2]
+    assert [await queue.cancel_all(max=2), await queue.purge(["cancelled"], 1)] == [1, 1]
 
 
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
@@ -440,6 +443,31 @@ async def test_release_does_not_count_the_attempt(queue: pgq.Queue) -> None:
     assert await queue.dequeue() == []
 
 
+async def test_what_a_worker_does_not_hold_is_released(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    async with pool.acquire() as connection:
+        pid = connection.get_server_pid()
+        await queue.enqueue_many(range(3))
+        held, *lost = await queue.dequeue(3, worker="w", connection=connection)
+        _, token = held.receipt
+        assert await queue.release_unheld("w", [token], pid - 1) == []
+        assert await queue.release_unheld("w", [token], pid) == [job.id for job in lost]
+    assert await queue.release_unheld("w", []) == [held.id]
+    assert [job.attempt for job in await queue.dequeue(3)] == [1, 1, 1]
+
+
+async def test_what_became_of_a_receipt(pool: asyncpg.Pool[Any], queue: pgq.Queue) -> None:
+    await queue.enqueue_many(range(3))
+    done, released, lost = await queue.dequeue(3)
+    assert await queue.outcome(done) == "active"
+    assert await queue.complete(done)
+    assert await queue.release(released, timedelta(hours=1))
+    assert [await queue.outcome(job) for job in (done, released)] == ["completed", "lost"]
+    await pool.execute("delete from pgq.job where id = $1", lost.id)
+    assert await queue.outcome(lost) is None
+
+
 async def test_reclaim_takes_expired_leases_back(pool: asyncpg.Pool[Any]) -> None:
     here, there = pgq.Queue(pool), pgq.Queue(pool, "there")
     await there.create()
@@ -581,6 +609,7 @@ async def test_every_function_of_the_extension_has_its_statement(
         ("complete_and_dequeue", "pgq_complete_and_dequeue"),
         ("fail", "pgq_fail"),
         ("release", "pgq_release"),
+        ("release_unheld", "pgq_release_unheld"),
         ("reclaim", "pgq_reclaim"),
         ("pop", "pgq_pop"),
         ("claim", "pgq_claim"),

@@ -228,7 +228,7 @@ def with_pg_cron() -> Iterator[Server]:
 
 
 JOBS = "select jobname || '|' || schedule || '|' || command from cron.job order by 1"
-PGQ_JOB = "pgq|* * * * *|select public.pgq_maintain()"
+PGQ_JOB = "pgq|* * * * *|insert into pgq.chore default values"
 
 
 async def test_pg_cron_ticks_while_there_are_schedules(with_pg_cron: Server) -> None:
@@ -326,7 +326,7 @@ def test_a_pg_cron_that_the_owner_may_not_use_is_left_alone(
         begin; grant usage on schema cron to keeper;
         {change}; {ALL_OF_IT} {JOBS}; rollback
     """)
-    assert "pgq_maintain" not in answer
+    assert "pgq.chore" not in answer
 
 
 def test_a_pg_cron_that_the_owner_may_use_is_used(beside_pg_cron: Server) -> None:
@@ -336,7 +336,7 @@ def test_a_pg_cron_that_the_owner_may_use_is_used(beside_pg_cron: Server) -> Non
         reset session authorization; {JOBS}; select username from cron.job; rollback
     """)
     assert answer.splitlines()[-2:] == [PGQ_JOB, "keeper"]
-    assert answer.count("pgq_maintain") == 1
+    assert answer.count("pgq.chore") == 1
 
 
 def test_a_pg_cron_that_is_not_loaded_fails_nothing(beside_pg_cron: Server) -> None:

@@ -173,11 +173,9 @@ async def test_the_size_of_slots_is_not_a_tenants_to_set(
 
 async def tick_in(session: Connection, owner: Connection) -> None:
     """Let maintenance run at the commit of a call of this session."""
-    ticked = "select last_value from pgq.last_tick"
-    before = await owner.fetchval(ticked)
-    await owner.execute("select setval('pgq.next_tick', 1)")
+    await owner.execute("select setval('pgq.next_tick', 1), setval('pgq.last_tick', 1)")
     await session.execute("select pgq_heartbeat('{}'::bigint[], '{}')")
-    assert await owner.fetchval(ticked) != before
+    assert await owner.fetchval("select last_value > 1 from pgq.last_tick")
 
 
 @pytest_asyncio.fixture
@@ -261,3 +259,122 @@ async def test_explain_does_not_tell_what_other_tenants_have_set(
                 for value in (str(secret).format(dsn["database"]), "4711")
             ]
             assert told[0] == told[1], column
+
+
+# How a job with the payload "bad" comes to be due for maintenance, and one that is good.
+DUE = {
+    "lease": """
+        select pgq_enqueue('"bad"', 'mean', max_attempts => 1);
+        select pgq_enqueue('"good"', 'mean', max_attempts => 1);
+        select pgq_dequeue(2, '1 second', 'mean')
+    """,
+    "start": """
+        select pgq_enqueue('"bad"', 'mean', expires_at => pgq._now() + interval '1 second');
+        select pgq_enqueue('"good"', 'mean', expires_at => pgq._now() + interval '1 second')
+    """,
+    "waiter": """
+        begin isolation level repeatable read;
+        select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, '1 h', 'mean') d;
+        commit
+    """,
+    "schedule": """
+        select pgq_schedule('a', '* * * * *', '"bad"', 'mean');
+        select pgq_schedule('b', '* * * * *', '"good"', 'mean')
+    """,
+    "group": """
+        begin isolation level repeatable read;
+        select pgq_enqueue('"bad"', 'mean', group_key => 'a');
+        select pgq_enqueue('"good"', 'mean', group_key => 'b');
+        commit
+    """,
+}
+# Where each of them ends when all goes well.
+ENDS = {"lease": "dead", "start": "dead", "waiter": "dead", "schedule": "ready", "group": "ready"}
+
+
+@pytest.mark.parametrize("kind", DUE)
+async def test_a_job_with_which_maintenance_fails_is_skipped(
+    a: Connection, calm: Connection, kind: str
+) -> None:
+    """In a tick that runs in the commit of somebody else, and does the rest."""
+    now = await stop_clock(a)
+    if kind == "waiter":
+        await a.execute("""
+            select pgq_enqueue('0', 'mean', priority => 1);
+            select pgq_enqueue(p, 'mean', after => array(select min(id) from pgq.job))
+              from unnest('{"\\"bad\\"","\\"good\\""}'::jsonb[]) p
+        """)
+    await a.execute(DUE[kind])
+    table = "archive" if ENDS[kind] == "dead" else "job"
+    await a.execute(
+        f"alter table pgq.{table} add constraint fit check (payload <> '\"bad\"') not valid"
+    )
+    states = "select state from pgq_jobs where payload = '\"{}\"' and state not in ('active')"
+    health = "select * from pgq_health where subject = 'skipped'"
+    for minutes in (2, 3, 13):
+        await stop_clock(a, now + timedelta(minutes=minutes))
+        before = await a.fetchval("select max(at) from pgq.skipped")
+        await tick_in(calm, a)
+        await tick_in(calm, a)  # a waiter whose job has died is noted in the first
+        (row,) = await a.fetch(health)
+        assert row["status"] == "warning"
+        assert "fails in maintenance" in row["detail"]
+        assert 'violates check constraint "fit"' in row["detail"]
+        tried = await a.fetchval("select max(at) from pgq.skipped")
+        assert (tried == before) is (minutes == 3)
+        assert await a.fetchval(states.format("good")) == ENDS[kind]
+    await a.execute(f"alter table pgq.{table} drop constraint fit")
+    await stop_clock(a, now + timedelta(minutes=24))
+    await tick_in(calm, a)
+    assert await a.fetchval(states.format("bad")) == ENDS[kind]
+    assert await a.fetch(health) == []
+
+
+async def test_a_job_that_cannot_be_moved_does_not_keep_the_others_where_they_are(
+    a: Connection, mean: Connection
+) -> None:
+    await mean.execute("select pgq_enqueue(to_jsonb(n), 'mean') from generate_series(1, 30) n")
+    await a.execute("alter table pgq.job add constraint fit check (payload <> '17') not valid")
+    await a.execute("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())")
+    assert await a.fetchval("select array_agg(payload) from pgq.job where slot = 0") == ["17"]
+    assert await a.fetchval("select count(*) from pgq.job where slot = 4") == 29
+    (skipped,) = await a.fetch("select kind, key from pgq.skipped")
+    assert tuple(skipped) == ("job", "17")
+    assert await a.fetchval("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())") is False
+
+
+async def test_what_is_skipped_is_no_strangers_to_know(a: Connection, calm: Connection) -> None:
+    told: list[object] = []
+    calm.add_log_listener(lambda _, message: told.append(message))
+    await a.execute(DUE["schedule"])
+    await a.execute("alter table pgq.job add constraint fit check (payload <> '\"bad\"') not valid")
+    await stop_clock(a, datetime.now(UTC) + timedelta(minutes=2))
+    await calm.execute("set client_min_messages = debug1")
+    await tick_in(calm, a)
+    assert await a.fetchval("select count(*) from pgq.skipped") == 1
+    assert [m for m in told if "skips" in str(m)] == []
+
+
+async def test_the_worker_that_an_older_version_stored_does_not_grow_errors(
+    a: Connection, calm: Connection
+) -> None:
+    await a.execute(DUE["lease"])
+    await a.execute("update pgq.job set worker = repeat('x', 100000)")
+    await stop_clock(a, datetime.now(UTC) + timedelta(minutes=2))
+    await tick_in(calm, a)
+    assert await a.fetchval("select max(length(last_error)) from pgq.archive") < 300
+
+
+async def test_a_payload_that_an_older_version_stored_and_nobody_can_read_is_failed(
+    a: Connection, mean: Connection
+) -> None:
+    """As docs/operations.md says: its text would have more than 1 GB."""
+    first, second = [row[0] for row in await mean.fetch("select pgq_enqueue_many('{1,2}', 'mean')")]
+    huge = "(select jsonb_agg(1e131071) from generate_series(1, 9000))"
+    await a.execute(f"update pgq.job set payload = {huge} where id = $1", first)
+    await mean.execute(
+        "select pgq_fail(id, token, 'unreadable', retryable => false)"
+        " from pgq_dequeue(1, queue => 'mean')"
+    )
+    assert await mean.fetchval("select state from pgq_jobs where id = $1", first) == "dead"
+    assert await mean.fetchval("select id from pgq_dequeue(1, queue => 'mean')") == second

@@ -130,6 +130,27 @@ def test_what_an_update_adds_belongs_to_the_owner_of_the_rest(
         assert run(worker, "select count(*) from pgq_schedules") == "0"
 
 
+@pytest.mark.parametrize("way", ["extension", "script"])
+def test_an_update_calls_no_function_that_others_may_overload(server: Server, way: str) -> None:
+    name = f"upgrade_{next(_numbers)}"
+    server.psql(f"create database {name}")
+    if way == "extension":
+        server.psql(f"create extension pgq version '{LAST}'", database=name)
+        update = UPDATE
+    else:
+        old = release.script(LAST).read_text(encoding="utf-8")
+        server.psql(portable.plain(old, LAST), database=name)
+        script = SCRIPTS / f"pgq--{LAST}--{release.current()}.sql"
+        update = script.read_text(encoding="utf-8")
+    planted = "function pgq_version(planted integer default 0)"
+    server.psql(
+        f"create {planted} returns text language sql as $$ select '9.9.9'::text $$", database=name
+    )
+    server.psql(update, database=name)
+    server.psql("drop function pgq_version(integer)", database=name)
+    assert server.psql("select pgq_version()", database=name) == release.current()
+
+
 async def test_an_update_waits_for_an_open_transaction_without_stopping_the_queue(
     server: Server, dsn: Dsn, caplog: pytest.LogCaptureFixture
 ) -> None:

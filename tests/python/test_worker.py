@@ -161,7 +161,7 @@ async def test_a_completion_waits_for_nothing_but_the_call_before_it(
     link.run = write  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
     ended: list[pgq.Job] = []
 
-    def settled(job: pgq.Job, accepted: bool) -> None:
+    def settled(job: pgq.Job, accepted: bool | None) -> None:
         assert accepted
         ended.append(job)
 

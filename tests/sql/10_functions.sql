@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(51);
+select plan(53);
 \ir support/member.psql
 
 create temp table expected (declaration text, returns text);
@@ -44,6 +44,9 @@ insert into expected values
  'retry_in interval DEFAULT NULL::interval, retryable boolean DEFAULT true, '
  'cancel boolean DEFAULT false)', 'text'),
 ('pgq_release(id bigint, token bigint, delay interval DEFAULT ''00:00:00''::interval)', 'boolean'),
+('pgq_release_unheld(worker text, tokens bigint[], pid integer DEFAULT NULL::integer)',
+ 'SETOF bigint'),
+('pgq_outcome(id bigint, token bigint)', 'text'),
 ('pgq_reclaim(queue text DEFAULT NULL::text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_pop(batch integer DEFAULT 1, queue text DEFAULT ''default''::text)', 'SETOF pgq_job'),
 ('pgq_claim(id bigint, timeout interval DEFAULT ''00:00:30''::interval, '
@@ -75,11 +78,11 @@ insert into expected values
 ('pgq_pause(queue text)', 'void'),
 ('pgq_resume(queue text)', 'void'),
 ('pgq_unblock(queue text, group_key text)', 'boolean'),
-('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[])', 'bigint'),
+('pgq_purge(queue text, states text[] DEFAULT ''{ready,scheduled,waiting}''::text[], max integer DEFAULT NULL::integer)', 'bigint'),
 ('pgq_get(id bigint)', 'SETOF pgq_jobs'),
 ('pgq_cancel(id bigint, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_key(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
-('pgq_cancel_all(queue text, force boolean DEFAULT false)', 'bigint'),
+('pgq_cancel_all(queue text, force boolean DEFAULT false, max integer DEFAULT NULL::integer)', 'bigint'),
 ('pgq_retry(id bigint)', 'boolean'),
 ('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_schedule(name text, cron text, payload jsonb DEFAULT ''{}''::jsonb, '

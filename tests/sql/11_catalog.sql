@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(25);
+select plan(26);
 \ir support/member.psql
 
 create temp view routine as
@@ -48,6 +48,14 @@ select is_empty(
     'every function pins search_path to pg_catalog, with pg_temp last, or names the schema');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
+        where r.prosrc ~ ('\m' || (select quote_ident(p.pronamespace::regnamespace::text)
+                                     from routine p where p.proname = 'pgq_version')
+                          || '\.pgq_\w+\s*\(')
+          and r.proname <> 'pgq_watch' $$,
+    'no function calls a public one, whose name others may overload, but for the one that has its '
+    'caller''s rights');
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
         where r.proconfig && '{enable_seqscan=off, enable_sort=off}'
           and not r.proconfig @> '{jit=off}' $$,
     'no function that makes plans look dear has them compiled by LLVM');
@@ -58,7 +66,7 @@ select is_empty(
     'every public function runs with the rights of the owner, but for those that create triggers');
 select set_eq(
     $$ select r.proname::text from routine r where r.internal and r.prosecdef $$,
-    array['_at_commit', '_at_group_commit', '_queues', '_workers', '_health', '_locks'],
+    array['_at_commit', '_at_group_commit', '_check_dropped', '_queues', '_workers', '_health', '_locks'],
     'no internal function does, but for triggers that run at commit and what views show');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
@@ -152,12 +160,12 @@ select r.relname::text as name
    and r.oid <> all (select unnest(e.extconfig) from pg_extension e where e.extname = 'pgq');
 select case when exists (select from pg_extension e where e.extname = 'pgq') then set_eq(
     'select u.name from undumped u',
-    array['gate', 'bucket', 'chore', 'event_table', 'group_event_0', 'group_event_1',
+    array['gate', 'bucket', 'chore', 'errand', 'event_table', 'group_event_0', 'group_event_1',
           'group_event_2', 'group_event_3', 'group_event_4', 'group_event_5',
           'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
           'next_tick', 'last_tick', 'put_off', 'crowded', 'empty_4', 'empty_5',
           'xid_recent', 'xid_old', 'xid_shifted', 'home', 'admission', 'admission_seen',
-          'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
+          'skipped', 'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
     'pg_dump carries along all tables and sequences, but for these')
 else pass('pg_dump carries along all, where pgq is no extension') end;
 

@@ -2,7 +2,7 @@
  * pgq_release: a job given back.
  */
 begin;
-select plan(26);
+select plan(33);
 \ir support/clock.psql
 
 select pgq_create_queue('q', max_attempts => 2) \g /dev/null
@@ -81,6 +81,37 @@ select is(
     array(select pgq_release(j.id, j.token) from pgq.job j), '{t,t}',
     'jobs of a paused queue can be given back');
 select is(pg_temp.take(9, 'q'), '{}', 'and then stay there');
+
+-- What a worker does not hold.
+select pgq_resume('q'), pgq_purge('q'), pgq_create_queue('late', max_attempts => 1) \g /dev/null
+select pg_temp.add(l, 'q') from unnest('{1,2,3,4,5}'::text[]) l \g /dev/null
+select pg_temp.add('6', 'q', 0, '1 s'), pg_temp.add('7', 'late', 5) \g /dev/null
+select pg_temp.wait('1 s') \g /dev/null
+select array_agg(d.token) as held from pgq_dequeue(2, '1 minute', 'q', 'w') d \gset
+select pgq_dequeue(1, '1 minute', 'q', 'other'), pgq_dequeue(1, '1 minute', 'q') \g /dev/null
+select pgq_dequeue(9, '1 minute', '{q,late}'::text[], 'w') \g /dev/null
+create temp view lost as select j.payload #>> '{}' as label, j.attempt from pgq.job j
+  join pgq.lane l on l.id = j.lane and l.queue in ('q', 'late') where j.token is null;
+savepoint taken;
+select is(
+    array(select pgq_release_unheld('w', :'held', -1)), '{}', 'nothing of another session is');
+select is(
+    (select count(*) from pgq_release_unheld('w', :'held', pg_backend_pid())), 3::bigint,
+    'what a session has claimed for a worker that does not hold it is given back');
+select results_eq(
+    $$ select l.label, l.attempt::integer from lost l order by l.label $$,
+    $$ values ('5', 0), ('6', 0), ('7', 0) $$, 'of any queue, and the attempt does not count');
+select is(
+    array(select pgq_release_unheld('w', :'held')), '{}', 'it is given back once');
+rollback to taken;
+select is(
+    (select count(*) from pgq_release_unheld('w', '{}')), 5::bigint,
+    'a worker that holds nothing gives all back that has its name');
+select is(pgq_release_unheld('nobody', '{}'), null, 'nobody gives nothing back');
+select throws_ok(
+    $$ select pgq_release_unheld(null, '{}') $$, '22004', null, 'a null worker is refused');
+select throws_ok(
+    $$ select pgq_release_unheld('w', null) $$, '22004', null, 'null tokens are refused');
 
 select * from finish();
 rollback;

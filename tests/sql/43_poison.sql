@@ -36,7 +36,8 @@ $$;
 -- Batches.
 select pgq_create_queue('q', max_attempts => 3) \g /dev/null
 select pg_temp.add(i::text, 'q') from generate_series(1, 10) i \g /dev/null
-select is(pg_temp.die_until_done(10, 'q', '3'), 3, 'a poison job kills as often as it has attempts');
+select is(
+    pg_temp.die_until_done(10, 'q', '3'), 3, 'a poison job kills as often as it has attempts');
 select is(
     pg_temp.fates('q'),
     '1 completed, 2 completed, 3 dead, 4 completed, 5 completed, 6 completed, 7 completed, '
@@ -93,7 +94,8 @@ select is(
 select is(pg_temp.take(9, 'r'), '{}', 'not before');
 select pg_temp.add('d', 'r'), pg_temp.wait('20 s') \g /dev/null
 select is(pg_temp.take(9, 'r'), '{a,d}', 'then only one of them comes in a claim');
-select is(pg_temp.take(9, 'r') || pg_temp.take(9, 'r'), '{b,c}', 'the next one in the next claim');
+select is(
+    pg_temp.take(9, 'r') || pg_temp.take(9, 'r'), '{b,c}', 'the next one in the next claim');
 select pgq_fail(j.id, j.token, 'no', '0') from pgq.job j where j.payload <> '"d"' \g /dev/null
 select is(pg_temp.take(9, 'r', '1 s'), '{a,b,c}', 'an attempt that ends otherwise ends the row');
 select pg_temp.wait('1 s') \g /dev/null

@@ -2,7 +2,7 @@
  * Cancelling jobs that run, by key and by queue; checkpoints.
  */
 begin;
-select plan(36);
+select plan(45);
 \ir support/clock.psql
 
 create function pg_temp.job(p_label text, out id bigint, out token bigint)
@@ -77,6 +77,41 @@ select is(pg_temp.asked('f'), true, 'the workers of the others are told');
 select is(pgq_cancel_all('default', true), 1::bigint, 'and those by force');
 select is((select count(*) from pgq.job), 0::bigint, 'nothing is left');
 select throws_ok($$ select pgq_cancel_all('nowhere') $$, '42704', null, 'an unknown queue');
+select throws_ok(
+    $$ select pgq_cancel_all('default', max => 0) $$, '22023', null, 'or not even one job');
+select pgq_create_queue('some', keep_dead => '2 days'), pgq_create_queue('none', keep_dead => '0')
+    \g /dev/null
+select pgq_enqueue('"active"', q, 9), pgq_enqueue('"ready"', q, headers => '{"a": 1}'),
+       pgq_enqueue('"keyed"', q, dedupe_key => 'k', group_key => 'g', max_attempts => 3),
+       pgq_enqueue('"behind"', q, group_key => 'g'), pg_temp.add('later', q, 3, '1 hour'),
+       pgq_enqueue('"after"', q, after => array[pg_temp.add('before', q)])
+  from unnest('{some,none}'::text[]) q \g /dev/null
+select pgq_dequeue(1, queue => q) from unnest('{some,none}'::text[]) q \g /dev/null
+create temp table live as select j.* from pgq_jobs j where j.queue = 'some' and j.state <> 'active';
+select is(
+    array[pgq_cancel_all('some', max => 2), pgq_cancel_all('some', max => 2),
+          pgq_cancel_all('some', max => 3), pgq_cancel_all('some', max => 3)],
+    '{2,2,2,0}', 'no more than max are cancelled in a call');
+select results_eq(
+    $$ select j.id, j.payload, j.headers, j.priority, j.dedupe_key, j.group_key, j.max_attempts,
+              j.run_at, j.attempt, j.state, j.token, j.claimed_at, j.finished_at
+         from pgq_jobs j where j.queue = 'some' and j.state <> 'active' order by j.id $$,
+    $$ select l.id, l.payload, l.headers, l.priority, l.dedupe_key, l.group_key, l.max_attempts,
+              l.run_at, l.attempt, 'cancelled', null::bigint, null::timestamptz, pgq._now()
+         from live l order by l.id $$,
+    'they are in the archive as they were');
+select is(
+    (select count(*) from pgq.archive a
+      where a.queue = 'some' and a.expires_at = pgq._now() + '2 days'
+        and a.bucket = pgq._archive_bucket(a.expires_at, '2 days')), 6::bigint,
+    'for as long as the queue keeps dead ones');
+select is(
+    array(select j.cancel_requested from pgq_jobs j where j.queue = 'some' and j.state = 'active'),
+    '{t}', 'when none is left but active ones, their workers are told');
+select is(pgq_cancel_all('none'), 6::bigint, 'if it keeps none');
+select is((select count(*) from pgq_jobs j where j.queue = 'none'), 1::bigint, 'they are gone');
+select is(pgq_cancel_all(q, true), 1::bigint, 'the last one by force')
+  from unnest('{some,none}'::text[]) q;
 
 -- Checkpoints.
 select pg_temp.add('long'), pg_temp.add('other') \g /dev/null

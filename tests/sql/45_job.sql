@@ -2,7 +2,7 @@
  * pgq_cancel, pgq_retry, pgq_retry_dead, pgq_purge.
  */
 begin;
-select plan(61);
+select plan(63);
 \ir support/clock.psql
 
 -- A job of each state in a queue, called by the state.
@@ -144,6 +144,13 @@ select is(
     '{p3completed,p3dead}', 'those of other queues stay');
 select is(pgq_purge('p4', '{waiting}'), 0::bigint, 'no job waits behind a group');
 select is(pgq_purge('p4', '{}'), 0::bigint, 'no state, no job');
+select pgq_create_queue('some') \g /dev/null
+select pgq_enqueue_many('{1,2,3,4,5}', 'some') \g /dev/null
+select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(2, queue => 'some') d \g /dev/null
+select is(
+    array(select pgq_purge('some', '{ready,dead}', 2) from generate_series(1, 4)), '{2,2,1,0}',
+    'no more than max are deleted in a call, live and finished ones together');
+select throws_ok($$ select pgq_purge('some', max => 0) $$, '22023', null, 'not even one is refused');
 select is(
     pgq_purge('p4', '{ready,scheduled,waiting,dead,ready}'), 3::bigint, 'several states');
 select throws_ok(

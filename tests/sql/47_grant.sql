@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(122);
+select plan(123);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -37,7 +37,7 @@ begin
     set constraints all immediate;
     set constraints all deferred;
     -- Not being at a COMMIT, it has left them to the next tick.
-    perform pgq._take_hints(), pgq._take_waiter_hints();
+    perform pgq._take_hints(), pgq._take_waiter_hints(), pgq._run_errands();
 end
 $$;
 -- All that there is of queue b.
@@ -116,7 +116,7 @@ select pgq_enqueue('"expired"', 'b') \g /dev/null
 select pg_temp.take(1, 'b', '1 second') \g /dev/null
 select pgq_enqueue('"held"', 'b') \g /dev/null
 select pg_temp.wait('2 seconds') \g /dev/null
-select d.id as held, d.token from pgq_claim((select max(id) from pgq.job)) d \gset
+select d.id as held, d.token from pgq_claim((select max(id) from pgq.job), worker => 'w') d \gset
 select pgq_enqueue('"ready"', 'b', dedupe_key => 'k') as ready \gset
 select nextval('pgq.job_id') as gone \gset
 
@@ -138,6 +138,7 @@ insert into call values
     ('pgq_heartbeat(array[{held}], array[{token}])'),
     ('pgq_fail({held}, {token}, ''no'')'),
     ('pgq_fail({held}, {token}, ''no'', cancel => true)'), ('pgq_release({held}, {token})'),
+    ('pgq_release_unheld(''w'', ''{}'')'), ('pgq_outcome({held}, {token})'),
     ('pgq_reclaim({queue})'), ('pgq_reclaim()'), ('pgq_pause({queue})'), ('pgq_resume({queue})'),
     ('pgq_unblock({queue}, ''g'')'), ('pgq_drop_queue({queue}, true)'),
     ('pgq_configure_queue({queue}, 5)'), ('pgq_create_queue({queue})'),
@@ -465,7 +466,10 @@ select pgq_purge('a'), pgq_drop_queue('again', true) \g /dev/null
 
 -- Managing one queue.
 select is(pg_temp.code('regress_ann', $$ select pgq_grant('a', 'regress_bob', '{enqueue}') $$), 'ok', 'who manages a queue grants on it');
-select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'which counts');
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), '42501',
+    'which changes no function that others grant while the transaction is open');
+select pg_temp.commit() \g /dev/null
+select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'a') $$), 'ok', 'it counts from the commit on');
 select is(pg_temp.code('regress_bob', $$ select pgq_enqueue('1', 'b') $$), '42501', 'there');
 select is(pg_temp.code('regress_bob', $$ select pgq_grant('a', 'regress_bob', '{manage}') $$), '42501', 'others do not');
 select is(pg_temp.code('regress_ann', $$ select pgq_grant('*', 'regress_ann', '{enqueue}') $$), '42501', 'nor on all queues');
@@ -536,6 +540,7 @@ select is_empty($$ select pg_temp.not_refused('regress_nil') $$, 'nothing is lef
 
 -- The end.
 select is(pg_temp.code('regress_ann', $$ select pgq_revoke('a', 'regress_bob') $$), 'ok', 'who grants revokes');
+select pg_temp.commit() \g /dev/null
 select lives_ok('drop role regress_bob, regress_member', 'then the role can be dropped');
 select pgq_drop_queue('Qu"e''ue; --', true) \g /dev/null
 select is(pg_temp.rights('Ann "O''Neil'), 0::bigint, 'with a queue goes what was granted on it');

@@ -282,13 +282,15 @@ comment on column pgq.gate.set_back_at is
 create table pgq.chore (
     last boolean not null default false,
     wake integer,
-    regrant boolean
+    round smallint,
+    written bigint
 );
 alter table pgq.chore replica identity full;
 comment on table pgq.chore is
 'an insert queues maintenance for the commit of its transaction: see pgq._at_commit';
 comment on column pgq.chore.wake is 'a queue to notify for instead: see pgq._wake';
-comment on column pgq.chore.regrant is 'true: call pgq._regrant instead';
+comment on column pgq.chore.round is 'see pgq._at_last; below 0: call pgq._run_errands instead';
+comment on column pgq.chore.written is 'pgq._written() at the event that queued this one';
 
 insert into pgq.queue (name, is_serial) values ('default', true);
 insert into pgq.lane (id, queue_id, priority, queue)

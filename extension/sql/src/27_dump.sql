@@ -12,6 +12,7 @@ select pg_catalog.pg_extension_config_dump('pgq.queue', '');
 select pg_catalog.pg_extension_config_dump('pgq.queue_id_seq', '');
 select pg_catalog.pg_extension_config_dump('pgq.lane', '');
 select pg_catalog.pg_extension_config_dump('pgq.lane_id', '');
+select pg_catalog.pg_extension_config_dump('pgq.dropped', '');
 select pg_catalog.pg_extension_config_dump('pgq.job_id', '');
 select pg_catalog.pg_extension_config_dump('pgq.token', '');
 --@ each slot

@@ -141,12 +141,28 @@ as $$
 begin
     {check_restricted};
     return {is_owner} or coalesce(
-        (select pgq._may(l.queue_id, p_verb) from pgq.lane l where l.id = p_lane), false
+        (select pgq._may(q.id, p_verb)
+           from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane), false
     );
 end
 $$;
 comment on function pgq._may_lane(integer, text) is
-'pgq._may for the queue of a lane; false if there is none';
+'pgq._may for the queue of a lane; false if there is none, or it was dropped';
+
+create function pgq._hold_queue(p_queue text, p_queue_id integer, p_verb text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgq.queue q where q.id = p_queue_id for key share;
+    if not found then
+        perform pgq._raise_unknown_queue(p_queue, p_verb);
+    end if;
+end
+$$;
+comment on function pgq._hold_queue(text, integer, text) is
+'keeps a queue from being dropped until the transaction ends; raises 42704 if it has been since';
 
 create function pgq._find_mine(p_id bigint, p_verb text)
 returns pgq.job

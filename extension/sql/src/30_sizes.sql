@@ -25,7 +25,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_size bigint;
+    v_size integer;
 begin
     begin
         v_size := (

@@ -220,10 +220,22 @@ begin
     if not exists (select from pgq.lane l where l.expiring) then
         return;
     end if;
-    for v_job in
-        select o.* from unnest(pgq._slots()) s, pgq._find_overdue(s, p_now) o
-    loop
-        perform pgq._expire(v_job);
+    for v_try in {tries} loop
+        begin
+            for v_job in
+                select o.* from unnest(pgq._slots()) s, pgq._find_overdue(s, p_now) o
+                 where not pgq._is_skipped('job', o.id::text)
+            loop
+                perform pgq._expire(v_job);
+            end loop;
+            return;
+        exception
+            when {fault_of_one} then
+                if v_job is null then
+                    raise;
+                end if;
+                perform pgq._skip('job', v_job.id::text, v_job.lane, sqlerrm);
+        end;
     end loop;
 end
 $$;

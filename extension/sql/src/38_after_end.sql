@@ -148,6 +148,39 @@ $$;
 comment on function pgq._kill_waiter(bigint, integer) is
 'makes a waiting job dead, now or (somebody has it locked) at the next tick';
 
+create function pgq._kill_waiters(p_job_ids bigint[], p_lanes integer[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_waiter record;
+begin
+    for v_try in {tries} loop
+        begin
+            for v_waiter in
+                select distinct w.* from unnest(p_job_ids, p_lanes) w (id, lane)
+                 where not pgq._is_skipped('job', w.id::text)
+            loop
+                perform pgq._kill_waiter(v_waiter.id, v_waiter.lane);
+            end loop;
+            exit;
+        exception
+            when {fault_of_one} then
+                if v_waiter is null then
+                    raise;
+                end if;
+                perform pgq._skip('job', v_waiter.id::text, v_waiter.lane, sqlerrm);
+        end;
+    end loop;
+    insert into pgq.waiter_hint (job_id, lane)
+    select -w.id, w.lane from unnest(p_job_ids, p_lanes) w (id, lane)
+     where pgq._is_skipped('job', w.id::text);
+end
+$$;
+comment on function pgq._kill_waiters(bigint[], integer[]) is
+'pgq._kill_waiter for many; those with which it fails are left to later ticks';
+
 create function pgq._turn_waiters(p_job_ids bigint[], p_lanes integer[])
 returns void
 language plpgsql
@@ -159,8 +192,8 @@ declare
     v_us bigint;
     v_ready record;
 begin
-    perform pgq._kill_waiter(-w.id, w.lane)
-       from (select distinct w.* from unnest(p_job_ids, p_lanes) w (id, lane) where w.id < 0) w;
+    perform pgq._kill_waiters(array_agg(-w.id), array_agg(w.lane))
+       from unnest(p_job_ids, p_lanes) w (id, lane) where w.id < 0 having count(*) > 0;
     select array_agg(w.id), array_agg(w.lane)
       into v_ids, v_lanes
       from (select distinct w.* from unnest(p_job_ids, p_lanes) w (id, lane)) w
@@ -214,7 +247,10 @@ declare
 begin
     v_locked := array(
         select l from pgq._lock_groups(
-            array(select distinct abs(h.job_id) from pgq.waiter_hint h limit 1000), true
+            array(
+                select distinct abs(h.job_id) from pgq.waiter_hint h
+                 where not pgq._is_skipped('job', abs(h.job_id)::text) limit 1000
+            ), true
         ) l
     );
     if v_locked = '{}' then

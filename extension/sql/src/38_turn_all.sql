@@ -249,23 +249,35 @@ declare
     v_hint record;
 begin
     perform pgq._spread_hints() where exists (select from pgq.group_hint h where h.id < 0);
-    v_groups := array(
-        select g from pgq._lock_groups(
-            array(select distinct h.group_id from pgq.group_hint h where h.id >= 0 limit 1000), true
-        ) g
-    );
-    if v_groups = '{}' then
-        return;
-    end if;
-    -- With a snapshot taken after the locks.
-    for v_hint in
-        with taken as (
-            delete from pgq.group_hint h
-             where h.group_id = any (v_groups) and h.id >= 0 returning h.*
-        )
-        select t.group_id, min(t.id) as id from taken t group by t.group_id
-    loop
-        perform pgq._turn_group(v_hint.group_id, v_hint.id);
+    for v_try in {tries} loop
+        v_groups := array(
+            select g from pgq._lock_groups(array(
+                select distinct h.group_id from pgq.group_hint h
+                 where h.id >= 0 and not pgq._is_skipped('group', h.group_id::text) limit 1000
+            ), true) g
+        );
+        if v_groups = '{}' then
+            return;
+        end if;
+        begin
+            -- With a snapshot taken after the locks.
+            for v_hint in
+                with taken as (
+                    delete from pgq.group_hint h
+                     where h.group_id = any (v_groups) and h.id >= 0 returning h.*
+                )
+                select t.group_id, min(t.id) as id from taken t group by t.group_id
+            loop
+                perform pgq._turn_group(v_hint.group_id, v_hint.id);
+            end loop;
+            return;
+        exception
+            when {fault_of_one} then
+                if v_hint is null then
+                    raise;
+                end if;
+                perform pgq._skip('group', v_hint.group_id::text, null, sqlerrm);
+        end;
     end loop;
 end
 $$;

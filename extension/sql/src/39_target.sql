@@ -93,9 +93,10 @@ begin
     if not found then
         perform pgq._raise_unknown_queue(p_queue, 'enqueue');
     end if;
-    -- An old snapshot may show a queue that has been dropped; locking its row tells (40001).
-    if not pgq._read_committed() then
-        perform from pgq.queue q where q.id = v_at.queue_id for key share;
+    -- An old snapshot may show a queue that has been dropped; locking its row tells (40001). And a
+    -- drop must find all lanes.
+    if v_at.lane is null or not pgq._read_committed() then
+        perform pgq._hold_queue(p_queue, v_at.queue_id, 'enqueue');
     end if;
     if v_at.lane is null then
         v_at.lane := pgq._add_lane(v_at.queue_id, p_priority::smallint, p_expiring);

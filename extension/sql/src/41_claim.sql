@@ -138,6 +138,7 @@ if batch >= 1 and extract(epoch from timeout) between 0.001 and 86400
     end if
 --@ end
 
+--@ twice pgq._dequeue
 create function @extschema@.pgq_dequeue(
     batch integer default 1,
     timeout interval default '30 seconds',
@@ -198,6 +199,7 @@ begin
     {rest};
 end
 $$;
+comment on function pgq._dequeue(integer, interval, text, text) is 'see pgq_dequeue';
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
 comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
 'Claims up to batch jobs of a queue, highest priority first, then in id order (of more than a '

@@ -27,16 +27,12 @@ comment on function pgq._lock_noted(smallint, integer, bigint[], bigint[], jsonb
 'locks the jobs in a lane of a slot that get a checkpoint, which would be forgotten if a heartbeat '
 'passed them by';
 
-create function @extschema@.pgq_heartbeat(
-    ids bigint[],
-    tokens bigint[],
-    timeout interval default null,
-    checkpoints jsonb[] default null
+create function pgq._heartbeat(
+    ids bigint[], tokens bigint[], timeout interval, checkpoints jsonb[]
 )
 returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -84,6 +80,25 @@ begin
     end if;
 end
 $$;
+comment on function pgq._heartbeat(bigint[], bigint[], interval, jsonb[]) is
+'see pgq_heartbeat';
+
+create function @extschema@.pgq_heartbeat(
+    ids bigint[],
+    tokens bigint[],
+    timeout interval default null,
+    checkpoints jsonb[] default null
+)
+returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select h.* from pgq._heartbeat(ids, tokens, timeout, checkpoints) h;
+end
+$$;
 revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) from public;
 comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
 'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
@@ -110,9 +125,7 @@ begin
     perform pgq._check_not_null('id', id is null);
     perform pgq._check_not_null('token', token is null);
     return (select h.lease_expires_at
-              from @extschema@.pgq_heartbeat(
-                       array[id], array[token], timeout, array[checkpoint]
-                   ) h);
+              from pgq._heartbeat(array[id], array[token], timeout, array[checkpoint]) h);
 end
 $$;
 revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) from public;

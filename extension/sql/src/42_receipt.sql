@@ -1,8 +1,9 @@
 /*
  * Public: how the holder of a lease ends it with its receipt: pgq_complete,
- * pgq_complete_and_dequeue, pgq_fail, pgq_release. See pgq._settle.
+ * pgq_complete_and_dequeue, pgq_fail. See pgq._settle, and 42_release.sql.
  */
 
+--@ twice pgq._complete_one
 create function @extschema@.pgq_complete(
     id bigint,
     token bigint,
@@ -48,6 +49,7 @@ begin
     return found;
 end
 $$;
+comment on function pgq._complete_one(bigint, bigint, jsonb) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
@@ -55,6 +57,7 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
 'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
+--@ twice pgq._complete_many
 create function @extschema@.pgq_complete(
     ids bigint[],
     tokens bigint[],
@@ -112,6 +115,7 @@ begin
     end if;
 end
 $$;
+comment on function pgq._complete_many(bigint[], bigint[], jsonb[]) is 'see pgq_complete';
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
 comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
@@ -141,12 +145,11 @@ declare
 begin
     if cardinality(ids) = 1 and cardinality(tokens) = 1 and ids[1] is not null
         and tokens[1] is not null
-        -- All arguments: a function of somebody else with two would make it ambiguous.
-        and @extschema@.pgq_complete(ids[1], tokens[1], null::jsonb)
+        and pgq._complete_one(ids[1], tokens[1])
     then
         v_done := ids;
     else
-        v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
+        v_done := array(select c from pgq._complete_many(ids, tokens) c);
     end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
@@ -162,7 +165,7 @@ begin
                       hint = 'pgq_complete completes the others, and tells which.';
         end if;
     end if;
-    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+    return query select d.* from pgq._dequeue(batch, timeout, queue, worker) d;
 end
 $$;
 revoke all on function
@@ -219,38 +222,3 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'changed. Of an error with more than 20000 characters it keeps the first and last 10000. Errors: '
 '22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
 'with cancel; 40001.';
-
-create function @extschema@.pgq_release(
-    id bigint,
-    token bigint,
-    delay interval default '0'
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_job pgq.job;
-begin
-    perform pgq._check_not_null('delay', delay is null);
-    perform pgq._check_interval('delay', delay, true);
-    v_job := pgq._settle_one(id, token);
-    if v_job.id is null then
-        return false;
-    end if;
-    if v_job.cancel_requested then
-        perform pgq._put_back(v_job, null, null, false);
-    else
-        v_job.attempt := (v_job.attempt - 1)::smallint;
-        perform pgq._park(v_job, pgq._now() + delay);
-    end if;
-    return true;
-end
-$$;
-revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from public;
-comment on function @extschema@.pgq_release(bigint, bigint, interval) is
-'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
-'not count. If pgq_cancel was called for it, it is cancelled. false: the lease is lost, nothing '
-'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; 40001.';

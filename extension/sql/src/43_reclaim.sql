@@ -2,6 +2,26 @@
  * Public: pgq_reclaim.
  */
 
+create function pgq._take_back(p_slot smallint, p_lane integer, p_id bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job := pgq._remove(p_slot, p_lane, p_id);
+begin
+    v_job.lease_ms := case when v_job.lease_ms > 0 then 0 else -1 end;
+    perform pgq._put_back(
+        v_job, case when v_job.lease_ms = 0 then interval '0' end,
+        format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
+               v_job.attempt, coalesce(left(v_job.worker, 200), 'unnamed')),
+        true
+    );
+end
+$$;
+comment on function pgq._take_back(smallint, integer, bigint) is
+'makes a job ready again, or dead, whose lease has expired, and which is locked';
+
 create function pgq._reclaim(p_queue_id integer, p_batch integer, p_exhausted boolean)
 returns setof bigint
 language plpgsql
@@ -11,31 +31,41 @@ declare
     v_now constant timestamptz := pgq._now();
     -- Seldom: to look at all permits takes long where there are thousands.
     v_by_permit constant boolean := p_exhausted and random() < 0.05;
-    v_left integer := p_batch;
-    v_slot smallint;
-    v_expired record;
-    v_job pgq.job;
+    v_ids bigint[]; v_left integer; v_slot smallint; v_expired record;
 begin
-    foreach v_slot in array pgq._slots() loop
-        for v_expired in
-            select e.*
-              from pgq._take_expired(v_slot, p_queue_id, v_left, v_now, p_exhausted) e
-             union
-            select h.* from pgq._expired_holders(v_slot, v_now) h where v_by_permit
-             limit v_left
-        loop
-            v_job := pgq._remove(v_slot, v_expired.lane, v_expired.id);
-            v_job.lease_ms := case when v_job.lease_ms > 0 then 0 else -1 end;
-            perform pgq._put_back(
-                v_job, case when v_job.lease_ms = 0 then interval '0' end,
-                format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
-                       v_job.attempt, coalesce(left(v_job.worker, 200), 'unnamed')),
-                true
-            );
-            v_left := v_left - 1;
-            return next v_job.id;
-        end loop;
-        exit when v_left = 0;
+    for v_try in {tries} loop
+        begin
+            v_ids := '{}';
+            v_expired := null;
+            foreach v_slot in array pgq._slots() loop
+                v_left := p_batch - cardinality(v_ids);
+                exit when v_left = 0;
+                for v_expired in
+                    select e.*
+                      from (
+                               select e.* from pgq._take_expired(
+                                   v_slot, p_queue_id, v_left, v_now, p_exhausted
+                               ) e
+                                union
+                               select h.* from pgq._expired_holders(v_slot, v_now) h
+                                where v_by_permit
+                           ) e
+                     where not pgq._is_skipped('job', e.id::text)
+                     limit v_left
+                loop
+                    perform pgq._take_back(v_slot, v_expired.lane, v_expired.id);
+                    v_ids := v_ids || v_expired.id;
+                end loop;
+            end loop;
+            return query select unnest(v_ids);
+            return;
+        exception
+            when {fault_of_one} then
+                if v_expired is null then
+                    raise;
+                end if;
+                perform pgq._skip('job', v_expired.id::text, v_expired.lane, sqlerrm);
+        end;
     end loop;
 end
 $$;

@@ -141,33 +141,13 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_id integer;
-    v_old pgq.queue;
-    v_new pgq.queue;
 begin
     perform pgq._check_not_null('name', name is null);
-    v_id := pgq._queue_id(name, 'manage');
-    select q.* into v_old from pgq.queue q where q.id = v_id for no key update;
-    v_new := v_old;
-    v_new.max_attempts := coalesce(max_attempts, v_old.max_attempts);
-    v_new.backoff_base := coalesce(backoff_base, v_old.backoff_base);
-    v_new.backoff_factor := coalesce(backoff_factor, v_old.backoff_factor);
-    v_new.backoff_max := coalesce(backoff_max, v_old.backoff_max);
-    v_new.keep_completed := coalesce(keep_completed, v_old.keep_completed);
-    v_new.keep_dead := coalesce(keep_dead, v_old.keep_dead);
-    v_new.max_active := coalesce(max_active, v_old.max_active);
-    v_new.dedupe_for := coalesce(dedupe_for, v_old.dedupe_for);
-    v_new.group_concurrency := coalesce(group_concurrency, v_old.group_concurrency);
-    v_new.group_on_dead := coalesce(group_on_dead, v_old.group_on_dead);
-    v_new.rate_limit := coalesce(rate_limit, v_old.rate_limit);
-    v_new.rate_interval := coalesce(rate_interval, v_old.rate_interval);
-    v_new.rate_burst := coalesce(rate_burst, v_old.rate_burst);
-    v_new.priority_ageing := coalesce(priority_ageing, v_old.priority_ageing);
-    v_new.max_ready := coalesce(max_ready, v_old.max_ready);
-    v_new.max_payload := coalesce(max_payload, v_old.max_payload);
-    v_new.description := nullif(coalesce(description, v_old.description), '');
-    perform pgq._save_settings(v_old, v_new);
+    perform pgq._raise_unknown_queue(name, 'manage') where not pgq._configure_queue(
+        pgq._queue_id(name, 'manage'), max_attempts, backoff_base, backoff_factor, backoff_max,
+        keep_completed, keep_dead, max_active, dedupe_for, group_concurrency, group_on_dead,
+        rate_limit, rate_interval, rate_burst, priority_ageing, max_ready, max_payload, description
+    );  -- dropped meanwhile
 end
 $$;
 revoke all on function
@@ -261,8 +241,8 @@ begin
                   hint = 'Use pgq_configure_queue to change its settings.';
     end if;
     perform pgq._add_lane(v_id, 0::smallint, false);
-    perform @extschema@.pgq_configure_queue(
-        name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
+    perform pgq._configure_queue(
+        v_id, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
         max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
         rate_burst, priority_ageing, max_ready, max_payload, description
     );

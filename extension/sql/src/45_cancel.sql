@@ -22,26 +22,20 @@ $$;
 comment on function pgq._request_cancel(smallint, integer, bigint, bigint) is
 'leaves word for the holder of a lease; false if it has ended meanwhile';
 
-create function @extschema@.pgq_cancel(
-    id bigint,
-    force boolean default false
-)
+create function pgq._cancel(p_id bigint, p_force boolean)
 returns boolean
 language plpgsql
-volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job;
 begin
-    perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
-    if (pgq._find_mine(id, 'manage')).id is null then
+    if (pgq._find_mine(p_id, 'manage')).id is null then
         return false;
     end if;
     loop
-        v_job := pgq._find_and_lock(id, force);
-        exit when v_job.id is null or v_job.token is null or force;
+        v_job := pgq._find_and_lock(p_id, p_force);
+        exit when v_job.id is null or v_job.token is null or p_force;
         if pgq._request_cancel(v_job.slot, v_job.lane, v_job.id, v_job.token) then
             return false;
         end if;
@@ -52,6 +46,23 @@ begin
     v_job := pgq._remove(v_job.slot, v_job.lane, v_job.id);
     perform pgq._keep(array[v_job], 'cancelled', null), pgq._note_ended(array[v_job]);
     return true;
+end
+$$;
+comment on function pgq._cancel(bigint, boolean) is 'see pgq_cancel';
+
+create function @extschema@.pgq_cancel(
+    id bigint,
+    force boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
+    return pgq._cancel(id, force);
 end
 $$;
 revoke all on function @extschema@.pgq_cancel(bigint, boolean) from public;
@@ -83,7 +94,7 @@ begin
     loop
         v_id := (pgq._live_keys(v_queue_id, array[dedupe_key]))[1];
         exit when v_id is null or v_id is not distinct from v_last;
-        if @extschema@.pgq_cancel(v_id, force) then
+        if pgq._cancel(v_id, force) then
             return true;
         end if;
         v_last := v_id;
@@ -96,9 +107,86 @@ comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
 'Cancels the live job with a dedupe key, as pgq_cancel(id); if that ends meanwhile, the one that '
 'has got the key. Errors: 42704 unknown queue; 22004; 40001.';
 
+create function pgq._await_tick()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgq.gate g for key share;
+    -- Gives back the lock.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return;
+end
+$$;
+comment on function pgq._await_tick() is
+'waits for the tick that another session is just committing: what that has moved can be seen then';
+
+create function pgq._end_live(
+    p_queue_id integer, p_states text[], p_max bigint, p_keep boolean
+)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now timestamptz;
+    v_tick bigint;
+    v_count bigint;
+    v_all bigint := bigint '0';
+begin
+    -- Again if a tick has come meanwhile: what that moves is not seen, or cannot be locked.
+    for v_round in 1..3 loop
+        v_tick := pg_sequence_last_value('pgq.last_tick');
+        perform pgq._await_tick();
+        v_now := pgq._now();
+        with doomed as (
+            select j.slot, j.lane, j.id
+              from pgq.job j
+             where j.lane in (select l.id from pgq.lane l where l.queue_id = p_queue_id)
+               and j.token is null
+               and case when pgq._is_waiting(j) then 'waiting'
+                        when j.run_at > v_now then 'scheduled'
+                        else 'ready' end = any (p_states)
+             limit p_max - v_all
+               for update skip locked
+        ), gone as (
+            delete from pgq.job j
+             using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
+            returning j as job, j.group_id
+        ), kept as (
+            insert into {archive}
+            select j.id, j.enqueued_at, v_now, v_now + q.keep_dead, j.run_at, null, null,
+                   pgq._archive_bucket(v_now + q.keep_dead, v_now + q.keep_dead - v_now),
+                   l.priority, j.attempt, j.max_attempts, 'cancelled', q.name, j.worker, j.payload,
+                   j.headers, j.last_error, j.dedupe_key, j.group_key, j.checkpoint, null
+              from (select (g.job).* from gone g) j
+              join pgq.lane l on l.id = j.lane
+              join pgq.queue q on q.id = l.queue_id
+             where p_keep and q.keep_dead > '0'
+        ), noted as (
+            select pgq._note_ended(array_agg(pgq._bare(g.job))) from gone g
+             where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
+        )
+        select count(*) into v_count from gone left join noted on true;
+        v_all := v_all + v_count;
+        exit when v_all = p_max
+            or v_tick is not distinct from pg_sequence_last_value('pgq.last_tick');
+    end loop;
+    perform pgq._check_moved();
+    return v_all;
+end
+$$;
+comment on function pgq._end_live(integer, text[], bigint, boolean) is
+'deletes up to p_max (null: all) live jobs of a queue that are in these states, and returns '
+'their number; those that others have locked stay. p_keep: they go to the archive, as cancelled';
+
 create function @extschema@.pgq_cancel_all(
     queue text,
-    force boolean default false
+    force boolean default false,
+    max integer default null
 )
 returns bigint
 language plpgsql
@@ -109,15 +197,24 @@ as $$
 declare
     v_queue_id constant integer := pgq._queue_id(queue, 'manage');
     v_id bigint;
-    v_count bigint := bigint '0';
+    v_count bigint;
 begin
-    perform pgq._check_not_null('force', force is null);
+    perform pgq._check_not_null('force', force is null),
+            pgq._check_batch('max', coalesce(max, 1));
+    -- Waits, in the lock order, so that none is passed by which an enqueue is about to replace.
+    perform
+       from pgq.job j
+      where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
+        and j.token is null
+      order by j.slot, j.lane, j.id limit max for update;
+    v_count := pgq._end_live(v_queue_id, '{ready,scheduled,waiting}', max, true);
     for v_id in
         select j.id from pgq.job j
          where j.lane in (select l.id from pgq.lane l where l.queue_id = v_queue_id)
          order by j.slot, j.lane, j.id
     loop
-        if @extschema@.pgq_cancel(v_id, force) then
+        exit when v_count = max;
+        if pgq._cancel(v_id, force) then
             v_count := v_count + 1;
         end if;
     end loop;
@@ -125,8 +222,9 @@ begin
     return v_count;
 end
 $$;
-revoke all on function @extschema@.pgq_cancel_all(text, boolean) from public;
-comment on function @extschema@.pgq_cancel_all(text, boolean) is
-'pgq_cancel for all live jobs of a queue; returns how many were cancelled. The workers of the '
-'others are told. Errors: 42704 unknown queue; 22004; 40001; 40P01, rarely, where others replace '
-'or complete several of its jobs, and one of them is released or moved meanwhile: run it again.';
+revoke all on function @extschema@.pgq_cancel_all(text, boolean, integer) from public;
+comment on function @extschema@.pgq_cancel_all(text, boolean, integer) is
+'pgq_cancel for up to max (null: all) live jobs of a queue; returns how many were cancelled. When '
+'it has cancelled less than max, the workers of the others are told. Errors: 42704 unknown queue; '
+'22004; 22023 max; 40001; 40P01, rarely, where others replace or complete several of its jobs, and '
+'one of them is released or moved meanwhile: run it again.';

@@ -132,70 +132,10 @@ comment on function @extschema@.pgq_retry_dead(text, integer) is
 'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids; those '
 'whose dedupe key a live job has stay dead. Errors: 42704 unknown queue; 22004 and 22023 max.';
 
-create function pgq._await_tick()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform from pgq.gate g for key share;
-    -- Gives back the lock.
-    raise exception using errcode = 'PQ000';
-exception
-    when sqlstate 'PQ000' then
-        return;
-end
-$$;
-comment on function pgq._await_tick() is
-'waits for the tick that another session is just committing: what that has moved can be seen then';
-
-create function pgq._purge_live(p_queue_id integer, p_states text[])
-returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_now constant timestamptz := pgq._now();
-    v_tick bigint;
-    v_count bigint;
-    v_all bigint := bigint '0';
-begin
-    -- Again if a tick has come meanwhile: what that moves is not seen, or cannot be locked.
-    for v_round in 1..3 loop
-        v_tick := pg_sequence_last_value('pgq.last_tick');
-        perform pgq._await_tick();
-        with doomed as (
-            select j.slot, j.lane, j.id
-              from pgq.job j
-             where j.lane in (select l.id from pgq.lane l where l.queue_id = p_queue_id)
-               and j.token is null
-               and case when pgq._is_waiting(j) then 'waiting'
-                        when j.run_at > v_now then 'scheduled'
-                        else 'ready' end = any (p_states)
-               for update skip locked
-        ), gone as (
-            delete from pgq.job j
-             using doomed d where j.slot = d.slot and j.lane = d.lane and j.id = d.id
-            returning j as job, j.group_id
-        ), noted as (
-            select pgq._note_ended(array_agg(pgq._bare(g.job))) from gone g
-             where g.group_id is not null or (g.job).is_awaited or (g.job).wait is not null
-        )
-        select count(*) into v_count from gone left join noted on true;
-        v_all := v_all + v_count;
-        exit when v_tick is not distinct from pg_sequence_last_value('pgq.last_tick');
-    end loop;
-    perform pgq._check_moved();
-    return v_all;
-end
-$$;
-comment on function pgq._purge_live(integer, text[]) is
-'deletes the live jobs of a queue that are in these states, and returns their number; those that '
-'others have locked stay';
-
 create function @extschema@.pgq_purge(
     queue text,
-    states text[] default '{ready,scheduled,waiting}'
+    states text[] default '{ready,scheduled,waiting}',
+    max integer default null
 )
 returns bigint
 language plpgsql
@@ -209,7 +149,8 @@ declare
     v_live bigint;
     v_ended bigint;
 begin
-    perform pgq._check_array('states', states);
+    perform pgq._check_array('states', states),
+            pgq._check_batch('max', coalesce(max, 1));
     foreach v_state in array states loop
         if v_state not in ('ready', 'scheduled', 'waiting', 'dead', 'completed', 'cancelled') then
             raise exception 'jobs in state "%" cannot be purged', v_state
@@ -218,11 +159,15 @@ begin
                              'cancelled.';
         end if;
     end loop;
-    v_live := pgq._purge_live(v_queue_id, states);
-    with gone as (
-        delete from pgq.archive a
-         using pgq.queue q
+    v_live := pgq._end_live(v_queue_id, states, max, false);
+    with doomed as (
+        select a.bucket, a.id
+          from pgq.archive a, pgq.queue q
          where q.id = v_queue_id and {its_queue} and a.state = any (states)
+         limit max - v_live
+    ), gone as (
+        delete from pgq.archive a
+         using doomed d where a.bucket = d.bucket and a.id = d.id and a.state = any (states)
         returning a.id, a.state
     ), lifted as (
         select pgq._lift_blocks(array_agg(g.id)) from gone g where g.state = 'dead'
@@ -231,11 +176,11 @@ begin
     return v_live + v_ended;
 end
 $$;
-revoke all on function @extschema@.pgq_purge(text, text[]) from public;
-comment on function @extschema@.pgq_purge(text, text[]) is
-'Deletes the jobs of a queue that are in one of the states ready, scheduled, waiting, dead, '
-'completed or cancelled, and returns their number. Active jobs stay, and so do jobs that another '
-'transaction is about to claim. Waits for maintenance that is moving jobs. With completed jobs the '
-'dedupe keys go that were held for them. For completed and cancelled jobs it reads the whole '
-'archive: retention is what usually removes them. Errors: 42704 unknown queue; 22004; 22023 '
-'another state.';
+revoke all on function @extschema@.pgq_purge(text, text[], integer) from public;
+comment on function @extschema@.pgq_purge(text, text[], integer) is
+'Deletes up to max (null: all) jobs of a queue that are in one of the states ready, scheduled, '
+'waiting, dead, completed or cancelled, and returns their number. Active jobs stay, and so do jobs '
+'that another transaction is about to claim. Waits for maintenance that is moving jobs. With '
+'completed jobs the dedupe keys go that were held for them. For completed and cancelled jobs it '
+'reads the whole archive: retention is what usually removes them. Errors: 42704 unknown queue; '
+'22004; 22023 another state, or max.';

@@ -92,23 +92,44 @@ $$;
 comment on function pgq._set_grants(name) is
 'lets a role call those functions and read those views that its privileges are for, and no others';
 
-create function pgq._regrant()
+create function pgq._lock_grants()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- What a role may call follows from all that it has.
+    lock table pgq.privilege in share update exclusive mode nowait;
+    return true;
+exception
+    when lock_not_available then
+        return false;
+end
+$$;
+comment on function pgq._lock_grants() is
+'keeps others from setting rights on functions and views until the transaction ends; false: '
+'somebody else does';
+
+create function pgq._regrant(p_roles oid[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    lock table pgq.privilege in share update exclusive mode;
-    perform pgq._set_grants('public')
-      where exists (select from pgq.privilege p where p.role = 0::oid);
-    perform pgq._set_grants(r.rolname)
-       from pg_roles r where r.oid in (select p.role from pgq.privilege p);
+    if pgq._is_chief() and pgq._lock_grants() then
+        perform pgq._set_grants('public') where 0::oid = any (p_roles);
+        perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = any (p_roles);
+        if pgq._read_committed() then
+            return;
+        end if;
+    end if;
+    insert into pgq.errand (role) select unnest(p_roles);
+    insert into pgq.chore default values;
 end
 $$;
-comment on function pgq._regrant() is
-'lets all roles use what their privileges are for, after an update has added or replaced it. Not '
-'from within its script: that would make what is granted a part of the extension, which is not '
-'dumped';
+comment on function pgq._regrant(oid[]) is
+'lets roles call what their privileges are for: at once for who manages all queues, unless '
+'somebody else is at it, and at the commit for others. It locks what all grants need';
 
 create function pgq._drop_grants(p_queue_id integer)
 returns void
@@ -118,13 +139,11 @@ as $$
 declare
     v_roles oid[];
 begin
-    lock table pgq.privilege in share update exclusive mode;
     with gone as (
         delete from pgq.privilege p where p.queue_id = p_queue_id returning p.role
     )
     select array_agg(distinct g.role::oid) into v_roles from gone g;
-    perform pgq._set_grants('public') where 0::oid = any (v_roles);
-    perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = any (v_roles);
+    perform pgq._regrant(v_roles) where v_roles is not null;
 end
 $$;
 comment on function pgq._drop_grants(integer) is 'takes back what was granted on a queue';
@@ -152,15 +171,13 @@ begin
         perform pgq._check_may('manage');
     else
         v_queue_id := pgq._queue_id(p_queue, 'manage');
+        perform pgq._hold_queue(p_queue, v_queue_id, 'manage');
     end if;
-    -- What a role may call follows from all that it has.
-    lock table pgq.privilege in share update exclusive mode;
     return v_queue_id;
 end
 $$;
 comment on function pgq._check_grant(text, name, text[]) is
-'the id of the queue, null for all; raises 22004, 22023, 42501, 42704. From now on nobody else '
-'grants';
+'the id of the queue, null for all; raises 22004, 22023, 42501, 42704';
 
 create function @extschema@.pgq_grant(
     queue text,
@@ -183,9 +200,7 @@ begin
     insert into pgq.privilege (role, queue_id, verb)
     select pgq._role_id(pgq_grant.role), v_queue_id, v from unnest(privileges) v
     on conflict do nothing;
-    perform pgq._set_grants(role);
-    delete from pgq.privilege p
-     where p.role <> 0::oid and not exists (select from pg_roles r where r.oid = p.role);
+    perform pgq._regrant(array[pgq._role_id(role)]);
 end
 $$;
 revoke all on function @extschema@.pgq_grant(text, name, text[]) from public;
@@ -193,7 +208,8 @@ comment on function @extschema@.pgq_grant(text, name, text[]) is
 'Gives a role (or public: everybody) privileges on a queue, or on all queues (''*''), those that '
 'are created later included. enqueue: add jobs; consume: claim them and end them; observe: see the '
 'queue and its jobs in the views; manage: everything else, this function included. manage on ''*'' '
-'is needed to create queues. What a role may not touch does not exist for it. A function with '
+'is needed to create queues. A role can call the functions from the commit on; if the caller '
+'manages all queues, at once. What a role may not touch does not exist for it. A function with '
 'SECURITY DEFINER that calls pgq does so with the privileges of the session''s role. Errors: 42704 '
 'unknown queue or role; 42501; 22004; 22023 unknown privilege.';
 
@@ -214,7 +230,7 @@ begin
     delete from pgq.privilege p
      where p.role = pgq._role_id(pgq_revoke.role) and p.queue_id is not distinct from v_queue_id
        and p.verb = any (privileges);
-    perform pgq._set_grants(role) where pgq._role_id(role) is not null;
+    perform pgq._regrant(array[pgq._role_id(role)]) where pgq._role_id(role) is not null;
 end
 $$;
 revoke all on function @extschema@.pgq_revoke(text, name, text[]) from public;

@@ -1,6 +1,6 @@
 /*
  * What ticks do about schedules: each fires under a lock on its row, so that each time gives one
- * job. And pg_cron, which calls pgq_maintain every minute where it is installed in the database and
+ * job. And pg_cron, which queues maintenance every minute where it is installed in the database and
  * the owner of pgq may use it, so that schedules fire when nobody calls pgq.
  */
 
@@ -31,7 +31,7 @@ begin
     end if;
     if exists (select from pgq.schedule s where not s.paused) then
         execute format('select %I.schedule($1, $2, $3)', v_schema)
-          using 'pgq', '* * * * *', 'select @extschema@.pgq_maintain()';
+          using 'pgq', '* * * * *', 'insert into pgq.chore default values';
     else
         execute format(
             'select %I.unschedule(j.jobid) from %1$I.job j'
@@ -47,7 +47,7 @@ exception
 end
 $$;
 comment on function pgq._use_pg_cron() is
-'lets pg_cron, if it is there and may be used, call pgq_maintain while there are schedules';
+'lets pg_cron, if it is there and may be used, do what pgq_maintain does while there are schedules';
 
 create function pgq._headers_of(p_headers jsonb, p_name text, p_at timestamptz)
 returns jsonb
@@ -102,37 +102,61 @@ $$;
 comment on function pgq._next_tick_if_any(pgq.schedule, timestamptz) is
 'pgq._next_tick_of; null with a warning if it fails: that must not fail the commit of a stranger';
 
+create function pgq._fire_if_due(p_schedule pgq.schedule, p_queue text, p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_at timestamptz;
+    v_next timestamptz;
+begin
+    v_at := case when p_schedule.missed <> 'skip' then p_schedule.next_at
+                 else pgq._next_tick_if_any(p_schedule, p_now - interval '1 minute') end;
+    if v_at <= p_now then
+        perform pgq._fire(p_schedule, p_queue, v_at);
+    end if;
+    -- One of the times that were missed per tick, or all at once.
+    v_next := pgq._next_tick_if_any(
+        p_schedule, case when p_schedule.missed = 'all' then v_at else p_now end
+    );
+    update pgq.schedule s
+       set last_at = case when v_at <= p_now then v_at else s.last_at end,
+           next_at = coalesce(v_next, s.next_at), paused = v_next is null
+     where s.name = p_schedule.name;
+end
+$$;
+comment on function pgq._fire_if_due(pgq.schedule, text, timestamptz) is
+'adds the job of a schedule whose time has come, unless it is too late for that';
+
 create function pgq._fire_schedules(p_now timestamptz)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_schedule pgq.schedule;
     v_due record;
-    v_at timestamptz;
-    v_next timestamptz;
 begin
-    for v_due in
-        select s as schedule, q.name as queue
-          from pgq.schedule s join pgq.queue q on q.id = s.queue_id
-         where s.next_at <= p_now and not s.paused
-         order by s.next_at limit 100 for update of s skip locked
-    loop
-        v_schedule := v_due.schedule;
-        v_at := case when v_schedule.missed <> 'skip' then v_schedule.next_at
-                     else pgq._next_tick_if_any(v_schedule, p_now - interval '1 minute') end;
-        if v_at <= p_now then
-            perform pgq._fire(v_schedule, v_due.queue, v_at);
-        end if;
-        -- One of the times that were missed per tick, or all at once.
-        v_next := pgq._next_tick_if_any(
-            v_schedule, case when v_schedule.missed = 'all' then v_at else p_now end
-        );
-        update pgq.schedule s
-           set last_at = case when v_at <= p_now then v_at else s.last_at end,
-               next_at = coalesce(v_next, s.next_at), paused = v_next is null
-         where s.name = v_schedule.name;
+    for v_try in {tries} loop
+        begin
+            for v_due in
+                select s as schedule, s.name, q.name as queue,
+                       (select l.id from pgq.lane l where l.queue_id = q.id limit 1) as lane
+                  from pgq.schedule s join pgq.queue q on q.id = s.queue_id
+                 where s.next_at <= p_now and not s.paused
+                   and not pgq._is_skipped('schedule', s.name)
+                 order by s.next_at limit 100 for update of s skip locked
+            loop
+                perform pgq._fire_if_due(v_due.schedule, v_due.queue, p_now);
+            end loop;
+            return;
+        exception
+            when {fault_of_one} then
+                if v_due is null then
+                    raise;
+                end if;
+                perform pgq._skip('schedule', v_due.name, v_due.lane, sqlerrm);
+        end;
     end loop;
 end
 $$;

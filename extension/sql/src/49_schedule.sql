@@ -24,6 +24,43 @@ $$;
 comment on function pgq._check_schedule(text, text, text) is
 'raises 22004 and 22023 for what pgq_schedule does not take, but for what pgq._next_tick_of says';
 
+create function pgq._save_schedule(p_new pgq.schedule, p_queue text)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms'
+as $$
+begin
+    perform pgq._hold_queue(p_queue, p_new.queue_id, 'manage');
+    insert into pgq.schedule as s select p_new.*
+    on conflict on constraint schedule_pkey do update
+       set queue_id = excluded.queue_id, cron = excluded.cron, timezone = excluded.timezone,
+           payload = excluded.payload, priority = excluded.priority,
+           max_attempts = excluded.max_attempts, headers = excluded.headers,
+           missed = excluded.missed,
+           next_at = case when (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
+                               and not s.paused
+                          then s.next_at else excluded.next_at end
+     where pgq._may(s.queue_id, 'manage')
+    returning s.next_at into p_new.next_at;
+    if not found then
+        raise exception 'permission denied for schedule "%"', p_new.name
+            using errcode = 'insufficient_privilege',
+                  detail = 'There is one of that name, of a queue that you do not manage.';
+    end if;
+    return p_new.next_at;
+exception
+    when lock_not_available then
+        raise exception 'schedule "%" cannot be set while a transaction is open that changes it',
+                p_new.name
+            using errcode = 'lock_not_available',
+                  detail = 'All queues share the names of schedules.',
+                  hint = 'Try again, or choose another name.';
+end
+$$;
+comment on function pgq._save_schedule(pgq.schedule, text) is
+'adds or replaces a schedule and returns its next time; raises 42501, 42704 and 55P03';
+
 create function @extschema@.pgq_schedule(
     name text,
     cron text,
@@ -51,34 +88,13 @@ begin
             pgq._check_schedule(name, cron, missed);
     perform pgq._queue_id(queue, 'manage');
     v_at := pgq._target(queue, priority, null, max_attempts, headers);
-    perform from pgq.queue q where q.id = v_at.queue_id for key share;  -- it may be dropped since
     perform pgq._check_bounds(v_at.queue_id, array[payload], 0),
             pgq._headers_of(headers, name, pgq._now());
-    v_next := pgq._next_tick_of(cron, timezone, pgq._now());
-    insert into pgq.schedule as s (
-        name, queue_id, cron, timezone, payload, priority, max_attempts, headers, missed, next_at
-    )
-    values (
-        pgq_schedule.name, v_at.queue_id, pgq_schedule.cron, pgq_schedule.timezone,
-        pgq_schedule.payload, pgq_schedule.priority, pgq_schedule.max_attempts,
-        pgq_schedule.headers, pgq_schedule.missed, v_next
-    )
-    on conflict on constraint schedule_pkey do update
-       set queue_id = excluded.queue_id, cron = excluded.cron, timezone = excluded.timezone,
-           payload = excluded.payload, priority = excluded.priority,
-           max_attempts = excluded.max_attempts, headers = excluded.headers,
-           missed = excluded.missed,
-           next_at = case when (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
-                               and not s.paused
-                          then s.next_at else excluded.next_at end
-     where pgq._may(s.queue_id, 'manage')
-    returning s.next_at into v_next;
-    if not found then
-        raise exception 'permission denied for schedule "%"', name
-            using errcode = 'insufficient_privilege',
-                  detail = 'There is one of that name, of a queue that you do not manage.';
-    end if;
-    perform pgq._use_pg_cron(), pgq._wake(v_at.queue_id);
+    v_next := pgq._save_schedule(row(
+        name, v_at.queue_id, cron, timezone, payload, priority, max_attempts, headers, missed,
+        false, pgq._next_tick_of(cron, timezone, pgq._now()), null
+    )::pgq.schedule, queue);
+    perform pgq._tell_cron(), pgq._wake(v_at.queue_id);
     return v_next;
 end
 $$;
@@ -95,7 +111,7 @@ comment on function
 '''all'', one for each; ''skip'', none if it is more than a minute late. Each time gives one job, '
 'whoever calls. Errors: 22023 a bad expression (the detail names the field), time zone or other '
 'argument; 42704 unknown queue; 22004; 22003 priority; 54000 payload or headers are too long; '
-'42501.';
+'42501; 55P03 a transaction that sets a schedule of that name stayed open for 200 ms.';
 
 create function pgq._pause_schedule(p_name text, p_paused boolean)
 returns boolean
@@ -116,7 +132,7 @@ begin
     if not found then
         return false;
     end if;
-    perform pgq._use_pg_cron(), pgq._wake(v_queue_id);
+    perform pgq._tell_cron(), pgq._wake(v_queue_id);
     return true;
 end
 $$;
@@ -169,7 +185,7 @@ begin
     if not found then
         return false;
     end if;
-    perform pgq._use_pg_cron();
+    perform pgq._tell_cron();
     return true;
 end
 $$;

@@ -133,6 +133,7 @@ begin
     select 'xmin held', x.status, x.holder, x.age, x.pid, x.query
       from pgq._xmin_holders(v_now) x
      union all
+    select s.*, null, null from pgq._skipped_health(v_now) s union all
     select d.* from pgq._dump_health(v_now) d
      union all
     select 'archive', 'ok', format('%s partitions, %s', count(*), pg_size_pretty(sum(z.size))),
@@ -192,13 +193,14 @@ comment on view @extschema@.pgq_health is
 'What keeps the queue healthy, and what is in its way: maintenance; whether the clock was set '
 'back; rotation; whether the owner of pgq may see what other sessions do (else GRANT '
 'pg_read_all_stats to it); sessions that use a slot (it cannot be emptied meanwhile); who holds '
-'the xmin horizon, by session, prepared transaction or replication slot; pg_dump at work (nothing '
-'is emptied meanwhile, for at most a day); the archive; the slots. status: ok, warning, or unknown '
+'the xmin horizon, by session, prepared transaction or replication slot; jobs, groups and '
+'schedules that maintenance leaves out, because it failed with them; pg_dump at work (nothing is '
+'emptied meanwhile, for at most a day); the archive; the slots. status: ok, warning, or unknown '
 'where the owner may not see what the session does. A warning are sessions in a transaction for '
 'more than a minute that use a slot, or for more than 5 that hold the horizon; replication slots '
-'that hold it and are not in use, or are 100000 transactions behind; dumps for more than an hour; '
-'a clock that was set back by more than a minute, for a day; a last tick in the future. Empty for '
-'who may not observe all queues.';
+'that hold it and are not in use, or are 100000 transactions behind; all that is left out; dumps '
+'for more than an hour; a clock that was set back by more than a minute, for a day; a last tick in '
+'the future. Empty for who may not observe all queues.';
 
 create view @extschema@.pgq_locks as
 select * from pgq._locks();

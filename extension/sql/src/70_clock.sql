@@ -45,7 +45,7 @@ begin
                case when j.token is null and j.claimed_at > v_late
                     then j.run_at - (j.claimed_at - p_now) else j.run_at end as run_at
           from pgq.job j
-         where (j.token is not null and j.lease_expires_at > v_late + j.lease_ms * v_ms)
+         where (j.token is not null and j.lease_expires_at > v_late + abs(j.lease_ms) * v_ms)
             or (j.token is null and j.claimed_at > v_late)
             or (j.slot >= 4 and j.due > pgq._us(greatest(j.run_at, v_late)) + 4096)
            for update skip locked
@@ -54,7 +54,8 @@ begin
            set claimed_at = case when j.claimed_at > p_now then p_now else j.claimed_at end,
                run_at = o.run_at,
                lease_expires_at = case when j.token is null then j.lease_expires_at
-                                  else least(j.lease_expires_at, p_now + j.lease_ms * v_ms) end,
+                                  else least(j.lease_expires_at, p_now + abs(j.lease_ms) * v_ms)
+                                  end,
                due = case when j.slot < 4 or j.due is null then j.due
                           else pgq._us(greatest(o.run_at, p_now)) + j.id {spread} end
           from late o

@@ -160,7 +160,7 @@ comment on function pgq._lock_lanes(smallint) is
 'configure: their active jobs may get permits where they are. Keeps the settings until the '
 'transaction ends';
 
-create function pgq._evacuate(p_from smallint, p_to smallint, p_now timestamptz)
+create function pgq._move(p_from smallint, p_to smallint, p_now timestamptz, p_ids bigint[])
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -176,7 +176,9 @@ begin
             select i.ctid
               from (select i.ctid, i.group_id from pgq.job_{slot} i
                      where i.lease_expires_at is distinct from 'infinity'
-                       and (i.token is null or i.lane = any (v_lanes)) limit 1000) i
+                       and (i.token is null or i.lane = any (v_lanes))
+                       and (i.id = any (p_ids)) is not false
+                       and not pgq._is_skipped('job', i.id::text) limit 1000) i
               left join lateral pgq._lock_groups(array[i.group_id], true) g on true
              where i.group_id is null or g is not null
         ), moved as (
@@ -193,16 +195,14 @@ begin
         ), parked as (
             insert into pgq.job (
                 id, enqueued_at, lane, slot, attempt, max_attempts, run_at, due, token, claimed_at,
-                lease_expires_at, lease_ms, worker, payload, headers, last_error, dedupe_key,
-                dedupe_queue_id, group_key, group_id, wait, cancel_requested, checkpoint,
-                start_by, is_awaited, pid
-            )
+                lease_expires_at, lease_ms, pid, worker, payload, headers, last_error, dedupe_key,
+                dedupe_queue_id, group_key, group_id, wait, cancel_requested, checkpoint, start_by,
+                is_awaited)
             select m.id, m.enqueued_at, m.lane, p_to, m.attempt, m.max_attempts, m.run_at,
                    case when m.wait is null then greatest(m.due, v_us + m.id {spread}) end,
-                   m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.worker, m.payload,
-                   m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
-                   m.group_id, m.wait, m.cancel_requested, m.checkpoint, m.start_by, m.is_awaited,
-                   m.pid
+                   m.token, m.claimed_at, m.lease_expires_at, m.lease_ms, m.pid, m.worker,
+                   m.payload, m.headers, m.last_error, m.dedupe_key, m.dedupe_queue_id, m.group_key,
+                   m.group_id, m.wait, m.cancel_requested, m.checkpoint, m.start_by, m.is_awaited
               from moved m
             returning lane, due
         ), held as (
@@ -220,6 +220,44 @@ begin
     return found;
 end
 $$;
-comment on function pgq._evacuate(smallint, smallint, timestamptz) is
-'moves 1000 jobs of a slot, leases and all, to a parked slot, where each takes its place as of '
-'now; false if all are locked';
+comment on function pgq._move(smallint, smallint, timestamptz, bigint[]) is
+'moves 1000 jobs of a slot (of these, or null: any), leases and all, to a parked slot, where each '
+'takes its place as of now; false if all are locked';
+
+create function pgq._evacuate(
+    p_from smallint, p_to smallint, p_now timestamptz, p_ids bigint[] default null
+)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids bigint[] := p_ids;
+    v_half integer;
+    v_lane integer;
+    v_error text;
+begin
+    begin
+        return pgq._move(p_from, p_to, p_now, p_ids);
+    exception
+        when {fault_of_one} then
+            v_error := sqlerrm;
+    end;
+    if v_ids is null then
+        v_ids := array(select j.id from pgq.job j where j.slot = p_from limit 1000);
+    end if;
+    if cardinality(v_ids) < 2 then
+        select j.lane into v_lane from pgq.job j where j.slot = p_from and j.id = v_ids[1];
+        perform pgq._skip('job', v_ids[1]::text, v_lane, v_error);
+        return false;
+    end if;
+    v_half := cardinality(v_ids) / 2;
+    return (
+        select bool_or(e)
+          from (values (v_ids[:v_half]), (v_ids[v_half + 1:])) h (ids),
+               pgq._evacuate(p_from, p_to, p_now, h.ids) e
+    );
+end
+$$;
+comment on function pgq._evacuate(smallint, smallint, timestamptz, bigint[]) is
+'pgq._move; where that fails, for a half of the jobs after the other, down to the one that fails';

@@ -1,5 +1,5 @@
 /*
- * The turn of the ring, the tick, and pgq_maintain.
+ * The turn of the ring, and the tick.
  */
 
 create function pgq._turn(
@@ -206,9 +206,10 @@ begin
      where c.ctid = any (array(select o.ctid from pgq.chore o for update skip locked));
 
     perform pgq._follow_clock(v_now);
-    perform pgq._shift_xids(v_now);
+    perform pgq._shift_xids(v_now), pgq._forget_skipped(v_now);
     perform pgq._reclaim(null, 1000, true), pgq._drop_permits(),
-            pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now);
+            pgq._forget_starts(v_now), pgq._bury_overdue(v_now), pgq._fire_schedules(v_now),
+            pgq._forget_dropped();
 
     perform pgq._adjust_floors(s, v_now) from unnest(pgq._slots()) s;
     perform pgq._find_admitted();
@@ -223,75 +224,3 @@ begin
 end
 $$;
 comment on function pgq._maintain() is 'one tick of maintenance, unless another session is at it';
-
-create function pgq._at_commit()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_xid constant text := pg_current_xact_id()::text;
-begin
-    if new.regrant then
-        perform pgq._regrant();
-        delete from pgq.chore c where c.regrant;
-        return null;
-    end if;
-    if pgq._is_preparing() then
-        return null;
-    end if;
-    if new.wake is not null then
-        perform pg_notify(format('pgq_%s', new.wake), '');
-    end if;
-    if new.wake is not null or not pgq._read_committed() then
-        return null;
-    end if;
-    -- The first event queues one more, behind the deferred triggers of everybody else. After SET
-    -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
-    if new.last then
-        if pg_trigger_depth() = 1 then
-            -- Groups first: maintenance holds locks, and must not wait for a bucket.
-            if not pgq._is_noted({event_table}, false) then
-                perform pgq._maintain();
-            elsif current_setting('pgq.ticking', true) = v_xid then
-                perform set_config('pgq.ticking', v_xid || ' ', true);
-                insert into pgq.chore (last) values (true);
-            end if;
-        end if;
-    elsif current_setting('pgq.ticking', true) is distinct from v_xid then
-        perform set_config('pgq.ticking', v_xid, true);
-        insert into pgq.chore (last) values (true);
-    end if;
-    return null;
-end
-$$;
-comment on function pgq._at_commit() is
-'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
-'trigger; does what pgq._wake and an update have left to it';
-
-create constraint trigger chore_at_commit after insert on pgq.chore
-    deferrable initially deferred
-    for each row execute function pgq._at_commit();
-
-create function @extschema@.pgq_maintain()
-returns void
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if not pgq._read_committed() then
-        raise exception 'maintenance needs the isolation level READ COMMITTED'
-            using errcode = 'active_sql_transaction',
-                  detail = 'An older snapshot must not decide that a slot is empty.';
-    end if;
-    insert into pgq.chore default values;
-end
-$$;
-revoke all on function @extschema@.pgq_maintain() from public;
-comment on function @extschema@.pgq_maintain() is
-'Does at the commit of the caller''s transaction what ordinary calls do twice a second: '
-'rotation, reclaim, retention. For quiet databases, for example from pg_cron; no queue needs it. '
-'Errors: 25001 under REPEATABLE READ and SERIALIZABLE.';

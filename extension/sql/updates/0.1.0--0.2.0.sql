@@ -1,10 +1,11 @@
 /*
- * 0.1.0 to 0.2.0: queues have a description and know their first job; pgq._regrant runs at a
- * commit; pgq.home tells restored and cloned databases; jobs that a clock set back has put below a
- * claim position are counted; claims that return jobs put maintenance off, and say where others
- * were in their way; ticks say which parked slots are empty; what a transaction notes of groups
- * travels with its events; pgq.awaited tells whether a job may be marked, which nobody knows
- * here; pgq.group_seed makes ids of groups secret, but not here, where there are some already.
+ * 0.1.0 to 0.2.0: queues have a description and know their first job; dropped queues and
+ * errands are left to ticks; pgq.home tells restored and cloned databases; jobs that a clock
+ * set back has put below a claim position are counted; claims that return jobs put maintenance
+ * off, and say where others were in their way; ticks say which parked slots are empty; what a
+ * transaction notes of groups travels with its events; pgq.awaited tells whether a job may be
+ * marked, which nobody knows here; pgq.group_seed makes ids of groups secret, but not here,
+ * where there are some already; pgq.skipped is what maintenance leaves out.
  */
 
 create sequence pgq.home;
@@ -20,6 +21,29 @@ select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
 select setval('pgq.awaited', 1);
 select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
+create table pgq.skipped (
+    kind text not null,
+    key text not null,
+    lane integer,
+    at timestamptz not null,
+    error text not null,
+    constraint skipped_kind_check check (kind in ('job', 'group', 'schedule'))
+);
+alter table pgq.skipped replica identity full;
+create table pgq.dropped (
+    queue_id integer not null,
+    name text not null,
+    is_forced boolean not null,
+    keep_for interval not null,
+    xid xid8 not null default pg_catalog.pg_current_xact_id(),
+    holders text[],
+    constraint dropped_pkey primary key (queue_id)
+);
+select pg_catalog.pg_extension_config_dump('pgq.dropped', '');
+create table pgq.errand (
+    role oid
+);
+alter table pgq.errand replica identity full;
 comment on column pgq.job.lease_ms is
 'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
 'Without a lease 0: the last one was lost; -1: that and the one before it';
@@ -27,8 +51,11 @@ comment on column pgq.job.lease_ms is
 --@ lock pgq.queue, pgq.gate, pgq.chore, pgq.group_event_0, pgq.group_event_1
 alter table pgq.queue add column description text;
 alter table pgq.queue add column first_job bigint not null default 0;
+alter table pgq.chore add column round smallint, add column written bigint;
+create constraint trigger dropped_at_commit after insert on pgq.dropped
+    deferrable initially deferred
+    for each row execute function pgq._check_dropped();
 alter table pgq.gate add column clock_was timestamptz, add column set_back_at timestamptz;
-alter table pgq.chore add column regrant boolean;
 alter table pgq.queue add column is_serial boolean not null default false;
 alter table pgq.group_event_0
     add column noted smallint, add column lane integer, add column group_ids bigint[],

@@ -37,6 +37,7 @@ from pgq._models import (
     OnDuplicate,
     Privilege,
     Receipt,
+    ReceiptState,
     Token,
     Unreadable,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "Receipt",
+    "ReceiptState",
     "Retry",
     "SerializationFailure",
     "Settled",

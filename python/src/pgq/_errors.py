@@ -84,7 +84,7 @@ class QueueFull(Error):
 
 
 class PayloadTooLong(Error):
-    """The payload is longer than the queue's `max_payload`, or its priority one too many."""
+    """A value is larger than its queue or pgq allows, or the priority is one too many."""
 
 
 class JobHeld(Error):

@@ -26,6 +26,8 @@ JobState: TypeAlias = Literal[
 """Where a job is in its life; the last three have ended."""
 FailOutcome: TypeAlias = Literal["scheduled", "dead", "cancelled"]
 """What became of a job whose attempt has failed."""
+ReceiptState: TypeAlias = Literal["active", "completed", "dead", "cancelled", "lost"]
+"""What became of a receipt; "lost": its job goes on, or has ended, without it."""
 GroupOnDead: TypeAlias = Literal["continue", "block"]
 """What a group does when a job of it dies: go on, or wait for `Queue.unblock`."""
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]

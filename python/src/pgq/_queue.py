@@ -26,6 +26,8 @@ from pgq._models import (
     Missed,
     OnDuplicate,
     Privilege,
+    ReceiptState,
+    Token,
     receipt_of,
 )
 from pgq._rows import Loads, jobs_of, read_json
@@ -232,7 +234,7 @@ class Queue:
             batch: the most jobs to claim.
             timeout: the lease: a job not settled or renewed in that time may be claimed again.
             queues: claim from these instead of this queue, the first ones first.
-            worker: a name for the claimer, to be seen by operators.
+            worker: a name for the claimer, to be seen by operators; at most 200 characters.
             durable: False does not wait until the claim is on disk (PostgreSQL 14 always does). A
                 crash of the server within a second may then undo it: the job can be claimed
                 again, and that attempt is not counted.
@@ -356,7 +358,7 @@ class Queue:
             receipts: jobs, or their (id, token) pairs; may be empty.
             batch: the most jobs to claim.
             timeout: the lease, as in `dequeue`.
-            worker: a name for the claimer, to be seen by operators.
+            worker: a name for the claimer, to be seen by operators; at most 200 characters.
 
         Returns:
             The claimed jobs, highest priority first, then oldest first.
@@ -421,6 +423,48 @@ class Queue:
         value: bool = await self._value(connection, _sql.RELEASE, *receipt_of(receipt), delay)
         return value
 
+    async def release_unheld(
+        self,
+        worker: str,
+        tokens: Iterable[Token],
+        pid: int | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> list[JobId]:
+        """Give back what is leased to a worker, of whichever queue, that it does not hold.
+
+        For a worker that may have lost the answer to a claim, and for whoever outlives one. A
+        claim that is still under way is not seen: call it once more.
+
+        Args:
+            worker: its name.
+            tokens: of all jobs that it has begun and not ended.
+            pid: only what the server's process of that number has claimed, where several workers
+                share a name.
+
+        Returns:
+            The ids of the jobs; their attempts do not count.
+        """
+        return await self._column(connection, _sql.RELEASE_UNHELD, worker, list(tokens), pid)
+
+    async def outcome(
+        self, receipt: AnyReceipt, *, connection: Connection | None = None
+    ) -> ReceiptState | None:
+        """Tell what became of a receipt, for whoever has lost the answer to a call with it.
+
+        Args:
+            receipt: the job, or its (id, token).
+
+        Returns:
+            How the job ended with it, that it is still good ("active"), or that the job goes on or
+            has ended without it ("lost"): it was given back or failed with it, or its lease was
+            lost. None if nothing is kept of the job.
+        """
+        value: ReceiptState | None = await self._value(
+            connection, _sql.OUTCOME, *receipt_of(receipt)
+        )
+        return value
+
     async def reclaim(
         self,
         max: int = 1000,  # noqa: A002 the function's own argument name
@@ -467,7 +511,7 @@ class Queue:
         Args:
             job_id: the job.
             timeout: the lease, as in `dequeue`.
-            worker: a name for the claimer.
+            worker: a name for the claimer; at most 200 characters.
 
         Returns:
             The claimed job.
@@ -644,6 +688,7 @@ class Queue:
     async def purge(
         self,
         states: Sequence[JobState] = ("ready", "scheduled", "waiting"),
+        max: int | None = None,  # noqa: A002 the function's own argument name
         *,
         connection: Connection | None = None,
     ) -> int:
@@ -651,11 +696,12 @@ class Queue:
 
         Args:
             states: "dead", "completed" and "cancelled" may be named too; active jobs never go.
+            max: the most jobs; None for all.
 
         Returns:
             How many were deleted.
         """
-        value: int = await self._value(connection, _sql.PURGE, self.name, states)
+        value: int = await self._value(connection, _sql.PURGE, self.name, states, max)
         return value
 
     async def get(self, job_id: int, *, connection: Connection | None = None) -> JobSnapshot | None:
@@ -693,9 +739,23 @@ class Queue:
         value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
         return value
 
-    async def cancel_all(self, *, force: bool = False, connection: Connection | None = None) -> int:
-        """Cancel all live jobs of the queue, as `cancel` does, and return how many it were."""
-        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force)
+    async def cancel_all(
+        self,
+        *,
+        force: bool = False,
+        max: int | None = None,  # noqa: A002 the function's own argument name
+        connection: Connection | None = None,
+    ) -> int:
+        """Cancel all live jobs of the queue, as `cancel` does.
+
+        Args:
+            force: as in `cancel`.
+            max: the most jobs; None for all.
+
+        Returns:
+            How many were cancelled.
+        """
+        value: int = await self._value(connection, _sql.CANCEL_ALL, self.name, force, max)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:

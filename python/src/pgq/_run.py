@@ -23,7 +23,7 @@ from pgq import _sql
 from pgq._call import InThread, Threads, is_coroutine_function
 from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
-from pgq._link import Link, Outage, answered, backoff, is_silent, transaction
+from pgq._link import Link, Outage, answered, backoff, is_silent, is_transient, transaction
 from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced
 from pgq._models import Job, Token, Unreadable, readable
@@ -51,6 +51,7 @@ _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction cou
 _NO_ALARM: Final = nullcontext()
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
+_FIND_SECONDS: Final = 0.2  # until lost claims are looked for once more; then twice as long
 
 # Around each attempt of every worker of the process, with what fails before the handler is called.
 instrumentation: Final[list[Middleware]] = []
@@ -157,6 +158,7 @@ class _Intake:
     ended: int = 0  # how many jobs it does not hold any more
     is_resting: bool = False  # until the next one ends, or until it is woken
     idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
+    pid: int | None = None  # of the session that claims
     most: int | None = None  # to claim at once after a claim that was too large; 0: see claim_one
 
     def room(self) -> int:
@@ -237,6 +239,9 @@ class Run:
         )
         self._held: dict[Token | None, _Held] = {}  # the token of a claimed job is never None
         self._one_ended = asyncio.Event()
+        self._lost_tokens: set[Token | None] = set()  # of jobs that it has begun, or may have
+        self._lost_claims: dict[int, float] = {}  # by session: until when their leases last
+        self._finding: asyncio.Task[None] | None = None
         self._claims = Link(pool, settings.call_seconds, self._outage)
         self._settles = Link(pool, settings.call_seconds, self._outage)
         self._settler = Settler(self._queue, self._settles, self._settled, self._refused)
@@ -401,6 +406,7 @@ class Run:
         self, intake: _Intake, room: int, *, connection: Connection
     ) -> tuple[float, list[Job[Any]]]:
         """Return the jobs, and since when they may be leased."""
+        intake.pid = connection.get_server_pid()
         begun = time.monotonic()
         jobs = await intake.queue.dequeue(
             room,
@@ -439,6 +445,7 @@ class Run:
                     intake.most = room // 2
                 if is_silent(exc):
                     self._settles.doubt()
+                self._expect_lost_jobs(intake)
                 await self._pause(pause)
                 continue
             pauses = backoff()
@@ -451,6 +458,52 @@ class Run:
                 intake.is_resting = True
                 await self._rest(intake, ended)
                 intake.is_resting = False
+
+    def _expect_lost_jobs(self, intake: _Intake) -> None:
+        """Look for what a claim has leased that was not answered."""
+        if intake.pid is not None:
+            seconds = intake.consumer.timeout.total_seconds()
+            self._lost_claims[intake.pid] = time.monotonic() + seconds
+            if self._finding is None or self._finding.done():
+                self._finding = self._new_task(self._find_lost_jobs(), "pgq lost claims")
+
+    async def _find_lost_jobs(self) -> None:
+        """Give back what lost claims have leased, as long as it is: they may be still under way."""
+        pause = _FIND_SECONDS
+        while self._lost_claims:
+            await self._pause(pause)
+            try:
+                given_back = await self._claims.run(self._release_unheld)
+            except Exception as exc:  # noqa: BLE001 the leases run out
+                if not is_transient(exc):
+                    log.warning("jobs of lost claims cannot be given back: %r", exc)
+                    return
+            else:
+                if given_back:
+                    log.info(
+                        "jobs of claims that were not answered are given back: %d",
+                        given_back,
+                        extra=about_worker(self._settings.name),
+                    )
+                    self._listener.wake()
+            if self._stopping.is_set():
+                return
+            now = time.monotonic()
+            self._lost_claims = {
+                pid: until for pid, until in self._lost_claims.items() if until > now
+            }
+            pause *= 2
+
+    async def _release_unheld(self, *, connection: Connection) -> int:
+        # No claim is being answered meanwhile: they use the same connection.
+        held = [token for token in (*self._held, *self._lost_tokens) if token is not None]
+        name = self._settings.name
+        return sum(
+            [
+                len(await self._queue.release_unheld(name, held, pid, connection=connection))
+                for pid in list(self._lost_claims)
+            ]
+        )
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -734,8 +787,18 @@ class Run:
         with ExitStack() as stack:
             await tell(self._settings, held.job, exc, self._thread(stack, held))
 
-    def _settled(self, job: Job[Any], accepted: bool) -> None:
+    def _settled(self, job: Job[Any], accepted: bool | None) -> None:
         held = self._held[job.token]
+        if accepted is None:
+            log.info(
+                "the answer to the outcome of %s was lost, and it was refused when it was sent "
+                "again: the first call may have written it, or the lease was lost before",
+                held,
+                extra=about(job),
+            )
+            self._lost_tokens.add(job.token)
+            self._forget(held)
+            return
         if not accepted:
             self._report_lost(held, "its outcome was refused")
             return
@@ -747,6 +810,7 @@ class Run:
 
     def _report_lost(self, held: _Held, consequence: str) -> None:
         log.warning("lost the lease of %s: %s", held, consequence, extra=about(held.job))
+        self._lost_tokens.add(held.job.token)
         self._forget(held)
 
     # End
@@ -755,6 +819,8 @@ class Run:
         self, claiming: list[asyncio.Task[None]], settling: asyncio.Task[None]
     ) -> None:
         await _wait(claiming, _SETTLE_SECONDS)
+        if self._finding is not None:
+            await _wait([self._finding], _SETTLE_SECONDS)
         running = self._running()
         await self._wait_gracefully(running)
         self.abort()
@@ -787,7 +853,8 @@ class Run:
         """Cancel what is left, and wait for all but the handlers."""
         self._over = True
         self._settler.drain()  # a cancellation alone may be lost in `asyncio.wait_for`
-        for task in [*tasks, *self._running(), *self._telling]:
+        finding = [] if self._finding is None else [self._finding]
+        for task in [*tasks, *finding, *self._running(), *self._telling]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for held in self._held.values():

@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -37,6 +37,8 @@ class _Other:
     job: Job[Any]
     call: Call[object]
     is_last: bool = False  # nothing is left to be tried if it is refused
+    completes: bool = False
+    is_unsure: bool = False  # an earlier call may have written it
 
 
 class _Impatient:
@@ -59,7 +61,8 @@ class Settler:
     Args:
         queue: any queue: outcomes name the job only.
         link: the connection that it writes on.
-        on_settled: called with the job, and whether the server has accepted the outcome.
+        on_settled: called with the job, and whether the server has accepted the outcome; None if
+            nobody knows: an answer was lost, and what is kept of the job does not tell.
         on_refused: called with the job and the error if an outcome is not possible, for which the
             job is failed.
     """
@@ -68,7 +71,7 @@ class Settler:
         self,
         queue: Queue,
         link: Link,
-        on_settled: Callable[[Job[Any], bool], None],
+        on_settled: Callable[[Job[Any], bool | None], None],
         on_refused: Callable[[Job[Any], Exception], None],
     ) -> None:
         self._queue = queue
@@ -124,18 +127,23 @@ class Settler:
         results = [result for _, result in completed]
         kept = results if any(result is not None for result in results) else None
         try:
-            accepted = set(await self._persist(partial(self._queue.complete_many, jobs, kept)))
+            ids, is_unsure = await self._persist(partial(self._queue.complete_many, jobs, kept))
         except Exception:  # noqa: BLE001 one of them is in the way of the others
             for job, result in completed:
-                self._add(_Other(job, partial(self._queue.complete, job, result)))
+                complete = partial(self._queue.complete, job, result)
+                self._add(_Other(job, complete, completes=True, is_unsure=True))
             return
+        accepted = set(ids)
         for job in jobs:
-            self._on_settled(job, job.id in accepted)
+            is_known = job.id in accepted or not is_unsure
+            self._on_settled(
+                job, job.id in accepted if is_known else await self._found(job, completes=True)
+            )
 
     async def _write_one(self, other: _Other) -> None:
         job = other.job
         try:
-            accepted = bool(await self._persist(other.call))
+            answer, is_unsure = await self._persist(other.call)
         except STUCK as exc:
             log.warning(
                 "the outcome of job %d waits, trying again in %.1f s; it may be locked: %r",
@@ -145,7 +153,8 @@ class Settler:
                 extra=about(job),
             )
             self._stuck += 1
-            asyncio.get_running_loop().call_later(_STUCK_SECONDS, self._try_again, other)
+            again = replace(other, is_unsure=True)
+            asyncio.get_running_loop().call_later(_STUCK_SECONDS, self._try_again, again)
         except Exception as exc:
             if other.is_last or is_transient(exc):
                 log.exception(
@@ -159,30 +168,46 @@ class Settler:
                 self._on_refused(job, exc)
                 self._add(_Other(job, partial(end, self._queue, job, exc), is_last=True))
         else:
-            self._on_settled(job, accepted)
+            is_known = bool(answer) or not (is_unsure or other.is_unsure)
+            self._on_settled(
+                job, bool(answer) if is_known else await self._found(job, completes=other.completes)
+            )
+
+    async def _found(self, job: Job[Any], *, completes: bool) -> bool | None:
+        """Tell whether an earlier call, whose answer was lost, has ended a job."""
+        try:
+            state, _ = await self._persist(partial(self._queue.outcome, job))
+        except Exception:  # noqa: BLE001 an older extension, or not permitted
+            return None
+        if state is None or (state == "lost" and not completes):
+            return None
+        return state == "completed" if completes else state != "active"
 
     def _try_again(self, other: _Other) -> None:
         self._stuck -= 1
         self._add(other)
 
-    async def _persist(self, call: Call[T]) -> T:
+    async def _persist(self, call: Call[T]) -> tuple[T, bool]:
         """Run a call until the server has answered it, and return or raise what it answers.
 
+        Returns, too, whether it may have been done by a call before, of which no answer came.
         Raises one of `STUCK` if a locked row may be in its way.
         """
+        is_unsure = False
 
         async def hurried(*, connection: Connection) -> T:
             return await call(connection=cast("Connection", _Impatient(connection)))
 
         for pause in backoff():
             try:
-                return await self._link.run(hurried)
+                return await self._link.run(hurried), is_unsure
             except STUCK:
                 raise
             except Exception as exc:
                 rest = max(pause, self._link.shut_for())
                 if not self._link.may_recover(exc, rest):
                     raise
+                is_unsure = True
             await asyncio.sleep(rest)
         raise AssertionError("unreachable")
 

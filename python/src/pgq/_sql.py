@@ -104,6 +104,13 @@ FAIL = """
 RELEASE = """
     select @pgq_release(id => $1::bigint, token => $2::bigint, delay => $3::interval)"""
 
+RELEASE_UNHELD = """
+    select id from @pgq_release_unheld(
+        worker => $1::text, tokens => $2::bigint[], pid => $3::integer) as id"""
+
+OUTCOME = """
+    select @pgq_outcome(id => $1::bigint, token => $2::bigint)"""
+
 RECLAIM = """
     select id from @pgq_reclaim(queue => $1::text, max => $2::integer) as id"""
 
@@ -144,11 +151,11 @@ DROP_QUEUE = "select @pgq_drop_queue(name => $1::text, force => $2::boolean)"
 PAUSE = "select @pgq_pause(queue => $1::text)"
 RESUME = "select @pgq_resume(queue => $1::text)"
 UNBLOCK = "select @pgq_unblock(queue => $1::text, group_key => $2::text)"
-PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[])"
+PURGE = "select @pgq_purge(queue => $1::text, states => $2::text[], max => $3::integer)"
 CANCEL = "select @pgq_cancel(id => $1::bigint, force => $2::boolean)"
 CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
-CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
+CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
 GET = (
     _COLUMNS
     + """,

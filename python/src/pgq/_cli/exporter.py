@@ -6,7 +6,9 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +23,8 @@ from pgq._cli.base import Settings, connect
 from pgq._cli.errors import SERVER_ERRORS, Failure, explain
 
 _CALL_SECONDS: Final = 10.0
+_FRESH_SECONDS: Final = 1.0
+_MOST_REQUESTS: Final = 32
 _STATES: Final = ("ready", "scheduled", "waiting", "active", "dead")
 _OBSTACLES: Final = ("rotation", "slot in use", "xmin held")
 
@@ -65,8 +69,22 @@ def serve(options: Settings, host: str, port: int) -> ThreadingHTTPServer:
 
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
 
+    requests = threading.Semaphore(_MOST_REQUESTS)
+
     class Server(ThreadingHTTPServer):
         address_family = family
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if requests.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                requests.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             if not isinstance(sys.exc_info()[1], ConnectionError):  # the client's own affair
@@ -89,21 +107,44 @@ def _registry(views: _Views) -> CollectorRegistry:
 
 
 class _Views(Collector):
-    """Reads the views when it is asked, for one at a time, with a connection of its own."""
+    """Reads the views when it is asked; requests that come meanwhile, or soon after, share it.
+
+    So there is at most one connection, and nobody waits for longer than a call may take.
+    """
 
     def __init__(self, options: Settings) -> None:
         self._options = options
         self._lock = threading.Lock()
+        self._last: futures.Future[dict[str, Rows]] | None = None
+        self._fresh_until = 0.0
 
     def _read(self) -> dict[str, Rows]:
-        if not self._lock.acquire(timeout=_CALL_SECONDS):
-            raise explain(TimeoutError())
+        with self._lock:
+            reading = self._last
+            is_mine = reading is None or self._is_over(reading)
+            if reading is None or is_mine:
+                reading = self._last = futures.Future()
+        if is_mine:
+            try:
+                rows = asyncio.run(asyncio.wait_for(_read(self._options), _CALL_SECONDS))
+            except SERVER_ERRORS as exc:
+                reading.set_exception(explain(exc))
+            except BaseException as exc:
+                reading.set_exception(exc)
+                raise
+            else:
+                self._fresh_until = time.monotonic() + _FRESH_SECONDS
+                reading.set_result(rows)
         try:
-            return asyncio.run(_read(self._options))
-        except SERVER_ERRORS as exc:
-            raise explain(exc) from exc
-        finally:
-            self._lock.release()
+            return reading.result(timeout=_CALL_SECONDS)
+        except TimeoutError as exc:
+            raise explain(TimeoutError()) from exc
+
+    def _is_over(self, reading: futures.Future[dict[str, Rows]]) -> bool:
+        """Tell whether a reading has failed, or is too old."""
+        if not reading.done():
+            return False
+        return reading.exception() is not None or time.monotonic() >= self._fresh_until
 
     def problem(self) -> str | None:
         """Return why the views cannot be read."""

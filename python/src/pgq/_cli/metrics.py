@@ -41,8 +41,9 @@ def _address(text: str) -> tuple[str, int]:
 def metrics(listen: tuple[str, int], *, once: bool) -> None:
     """Serve metrics for Prometheus, until SIGTERM or Ctrl-C.
 
-    Each scrape reads the views, with a connection of its own. While the server cannot be reached
-    /metrics has "pgq_up 0", and /health answers 503. Needs the extra "metrics".
+    Reads the views when it is asked, at most once a second, with one connection at a time. While
+    the server cannot be reached /metrics has "pgq_up 0", and /health answers 503. Needs the extra
+    "metrics".
     """
     try:
         from pgq._cli import exporter  # noqa: PLC0415 -- an extra

@@ -1,0 +1,29 @@
+/*
+ * What a transaction leaves for ticks, so that it locks nothing which other queues need: see
+ * 44_drop.sql and 47_errand.sql.
+ */
+
+create table pgq.dropped (
+    queue_id integer not null,
+    name text not null,
+    is_forced boolean not null,
+    keep_for interval not null,
+    xid xid8 not null default pg_catalog.pg_current_xact_id(),
+    holders text[],
+    constraint dropped_pkey primary key (queue_id)
+);
+comment on table pgq.dropped is
+'dropped queues whose lanes are still there: transactions that were open then may add jobs to them';
+comment on column pgq.dropped.keep_for is 'how long the archive keeps such jobs, as cancelled';
+comment on column pgq.dropped.xid is 'the transaction that dropped it';
+comment on column pgq.dropped.holders is
+'transactions, by pg_locks.virtualtransaction, that may know the lanes; null: not looked up yet';
+
+create table pgq.errand (
+    role oid
+);
+alter table pgq.errand replica identity full;
+comment on table pgq.errand is
+'what a commit or a tick does in the catalogs, see pgq._run_errands; empty most of the time';
+comment on column pgq.errand.role is
+'whose rights on functions and views are to be set, 0: public; null: pg_cron is to be told';

@@ -1,0 +1,249 @@
+/*
+ * Public: pgq_drop_queue.
+ *
+ * It locks rows of that queue only. An enqueue reads the lanes and locks nothing of its queue, so
+ * one that is open may add jobs after the drop. Therefore the lanes stay until no transaction is
+ * open that may know them, and ticks remove what arrives. No other queue gets their ids meanwhile.
+ *
+ * Lock order: the queue, its lanes, schedules and archive; then its jobs, with SKIP LOCKED.
+ */
+
+create function pgq._holds_live(p_queue_id integer)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_found boolean;
+begin
+    v_found := exists (
+        select from pgq.lane l join pgq.job j on j.lane = l.id where l.queue_id = p_queue_id
+    );
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_found;
+end
+$$;
+comment on function pgq._holds_live(integer) is
+'whether a queue has live jobs, in one snapshot; leaves no lock on a slot';
+
+create function pgq._raise_in_use(p_queue text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'queue "%" holds jobs', p_queue
+        using errcode = 'object_in_use',
+              hint = 'Drop it with "force" to delete its live and dead jobs, too.';
+end
+$$;
+comment on function pgq._raise_in_use(text) is 'raises 55006';
+
+create function pgq._take_jobs(p_slot smallint, p_queue_id integer, p_max integer)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+{nested_loops}
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then
+        if pg_relation_size('pgq.job_{slot}') > 0 then
+            return query
+            delete from pgq.job_{slot} j
+             where j.ctid = any (array(
+                       select o.ctid
+                         from pgq.lane l,
+                              lateral (
+                                  select i.ctid from pgq.job_{slot} i
+                                   where i.lane = l.id limit p_max for update skip locked
+                              ) o
+                        where l.queue_id = p_queue_id limit p_max
+                   ))
+            returning j.*;
+        end if;
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._take_jobs(smallint, integer, integer) is
+'deletes up to p_max jobs of a queue in a slot, but none that others have locked';
+
+create function pgq._empty_dropped(p_dropped pgq.dropped, p_max integer)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_count bigint;
+begin
+    with gone as materialized (
+        select t.* from unnest(pgq._slots()) s, pgq._take_jobs(s, p_dropped.queue_id, p_max) t
+    ), kept as (
+        insert into {archive}
+        select g.id, g.enqueued_at, v_now, v_now + p_dropped.keep_for, g.run_at, g.claimed_at,
+               g.token, pgq._archive_bucket(
+                   v_now + p_dropped.keep_for, v_now + p_dropped.keep_for - v_now
+               ),
+               l.priority, g.attempt, g.max_attempts, 'cancelled', p_dropped.name, g.worker,
+               g.payload, g.headers, coalesce(g.last_error, 'its queue was dropped'),
+               g.dedupe_key, g.group_key, g.checkpoint, null
+          from gone g join pgq.lane l on l.id = g.lane
+         where not p_dropped.is_forced and p_dropped.keep_for > '0'
+    ), noted as (
+        select pgq._note_ended(array_agg(pgq._bare(g::pgq.job)))
+          from gone g where g.is_awaited or g.wait is not null
+    )
+    select count(*) into v_count from gone left join noted on true;
+    return v_count;
+end
+$$;
+comment on function pgq._empty_dropped(pgq.dropped, integer) is
+'removes up to p_max jobs per slot of a dropped queue, and returns their number; those that came '
+'too late for a drop without force are kept as cancelled';
+
+create function pgq._check_dropped()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Not for what a dump brings.
+    if new.xid = pg_current_xact_id() and not new.is_forced and pgq._holds_live(new.queue_id) then
+        perform pgq._raise_in_use(new.name);
+    end if;
+    return null;
+end
+$$;
+comment on function pgq._check_dropped() is
+'raises 55006 at the commit of a drop without force, if jobs have come since';
+
+create constraint trigger dropped_at_commit after insert on pgq.dropped
+    deferrable initially deferred
+    for each row execute function pgq._check_dropped();
+
+create function pgq._lane_holders()
+returns text[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select l.virtualtransaction from pg_locks l
+         where l.relation = 'pgq.lane'::regclass
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+           and l.pid is distinct from pg_backend_pid()
+    );
+end
+$$;
+comment on function pgq._lane_holders() is
+'the other transactions that have read lanes, by pg_locks.virtualtransaction: -1/... if prepared';
+
+create function pgq._forget_dropped()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_dropped pgq.dropped;
+    v_holders text[];
+begin
+    -- Whoever commits the drop itself does not know yet who will have seen the lanes.
+    for v_dropped in
+        select d.* from pgq.dropped d where d.xid <> pg_current_xact_id() order by d.queue_id
+    loop
+        continue when pgq._empty_dropped(v_dropped, 1000) > 0;
+        v_holders := pgq._lane_holders();
+        if v_dropped.holders is null then
+            update pgq.dropped d set holders = v_holders where d.queue_id = v_dropped.queue_id;
+        -- The name of a transaction changes when it is prepared.
+        elsif not (v_dropped.holders && v_holders)
+            and not exists (select from unnest(v_holders) h where h ^@ '-1/')
+            and not pgq._holds_live(v_dropped.queue_id)
+        then
+            delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
+            delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
+            delete from pgq.start s where s.queue_id = v_dropped.queue_id;
+            delete from pgq.group_block b where b.queue_id = v_dropped.queue_id;
+            delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgq._forget_dropped() is
+'for ticks: removes what is left of dropped queues, a thousand jobs per slot and queue, and at '
+'last their lanes';
+
+create function @extschema@.pgq_drop_queue(
+    name text,
+    force boolean default false
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms'
+as $$
+declare
+    v_id integer;
+    v_dropped pgq.dropped;
+begin
+    perform pgq._check_not_null('name', name is null);
+    perform pgq._check_not_null('force', force is null);
+    if not pgq._read_committed() then
+        raise exception 'a queue can be dropped under READ COMMITTED only'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot may not show all of its jobs.';
+    end if;
+    v_id := pgq._queue_id(name, 'manage');
+    begin
+        with gone as (
+            delete from pgq.queue q where q.id = v_id returning q.id, q.name, q.keep_dead
+        )
+        insert into pgq.dropped as d (queue_id, name, is_forced, keep_for)
+        select g.id, g.name, force, g.keep_dead from gone g
+        returning d.* into v_dropped;
+        if not found then
+            perform pgq._raise_unknown_queue(name, 'manage');  -- dropped meanwhile
+        end if;
+        -- Lanes that the short ways of enqueue and of ticks pass by.
+        update pgq.lane l set is_bounded = true, expiring = false where l.queue_id = v_id;
+        delete from pgq.schedule s where s.queue_id = v_id;
+        delete from pgq.group_block b where b.queue_id = v_id;
+        delete from pgq.archive a where force and a.queue = v_dropped.name and a.state = 'dead';
+    exception when lock_not_available then
+        raise exception 'queue "%" cannot be dropped while a transaction is open that changes it',
+                name
+            using errcode = 'lock_not_available',
+                  hint = 'Try again; pg_stat_activity shows transactions that stay open.';
+    end;
+    if not force and (pgq._holds_live(v_id) or exists (
+        select from pgq.archive a
+         where a.queue = v_dropped.name and a.state = 'dead' and a.expires_at > pgq._now()
+    )) then
+        perform pgq._raise_in_use(v_dropped.name);
+    end if;
+    loop
+        exit when not force or pgq._empty_dropped(v_dropped, 10000) = 0;
+    end loop;
+    perform pgq._drop_grants(v_id), pgq._tell_cron();
+    insert into pgq.chore default values;
+end
+$$;
+revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
+comment on function @extschema@.pgq_drop_queue(text, boolean) is
+'Drops a queue and its schedules. Completed and cancelled jobs stay in the archive until they '
+'expire, and are shown to those who may observe all queues; they are not of a new queue of that '
+'name. For tables that are watched for it call pgq_unwatch, or their inserts fail. Waits for no '
+'other queue and holds up none. A job that an open transaction adds to the dropped queue is '
+'cancelled, with force deleted. force: also if it holds live or dead jobs, which are deleted. '
+'Errors: 42704 unknown queue; 55006 it holds jobs, at the call or at the commit; 55P03 a '
+'transaction that changes the queue stayed open for 200 ms; 25001 under REPEATABLE READ and '
+'SERIALIZABLE.';
