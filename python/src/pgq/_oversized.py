@@ -60,12 +60,14 @@ async def claim_one(
     Returns:
         Since when the job may be leased, and the job.
     """
+    pauses = backoff()
     while (job_id := await link.run(partial(_peek, queue, timeout))) is not None:
         claim = partial(queue.claim, job_id, timeout, worker=worker)
         begun = time.monotonic()
         try:
             return begun, [await link.run(claim, timeout.total_seconds())]
         except (JobHeld, NotClaimable, UnknownJob):  # somebody else was quicker
+            await asyncio.sleep(next(pauses))
             continue
         except Exception as exc:
             if not is_oversized(exc):
