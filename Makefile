@@ -4,6 +4,10 @@ PGQ_SETUP_PYTHON ?= python3
 PGQ_VERSIONS     ?= 14 15 16 17 18
 PGQ_TESTED       ?= 18 16
 PGQ_TESTED_SQL   ?= 17 15 14
+PGQ_TEST_OPTIONS ?=
+PGQ_FRESH        ?= bookworm trixie
+PGQ_FRESH_USER   ?= ordinary root
+PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
 PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
@@ -27,8 +31,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 .DELETE_ON_ERROR:
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
-.PHONY: all help setup demo-setup build demo test test-matrix test-installs test-clients test-docker \
-    test-site lint format docs playground reference bench freeze install uninstall installcheck \
+.PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
+    test-installs test-clients test-docker test-site lint format docs playground reference bench freeze install uninstall installcheck \
     dist deb clean
 
 help: ## list the targets
@@ -37,8 +41,14 @@ help: ## list the targets
 demo-setup: ## fetch what the demo needs
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py demo
 
-setup: ## fetch everything that tests and checks need
+dev-setup: ## fetch what tests and documentation need
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py dev
+
+setup: ## fetch everything that tests and checks need
+	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py lint
+
+requirements: demo-setup ## write requirements/*.txt, with hashes, after a change of an *.in
+	$(PGQ_PYTHON) tools/requirements.py
 
 build: demo-setup $(PGQ_SQL) $(PGQ_WHEEL) ## build the extension script and the Python wheel
 
@@ -57,21 +67,26 @@ $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
 demo: build ## show pgq at work, on a private PostgreSQL
 	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo
 
-test: setup build ## run all tests on PostgreSQL 18 and 16, those in SQL also on 14, 15 and 17
-	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TESTED:%=--version %) $(PGQ_TESTED_SQL:%=--sql %)
+test: dev-setup build ## run all tests on PostgreSQL 18 and 16, those in SQL also on 14, 15 and 17
+	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TEST_OPTIONS) $(PGQ_TESTED:%=--version %) \
+	    $(PGQ_TESTED_SQL:%=--sql %)
 
-test-matrix: setup build ## run all tests on 14 to 18, or on PGQ_VERSIONS="14 15"
+test-fresh: ## run tests and demo on minimal Debian systems, PGQ_FRESH="bookworm trixie"; as root
+	$(PGQ_SETUP_PYTHON) tools/fresh.py $(PGQ_FRESH:%=--release %) $(PGQ_FRESH_USER:%=--user %) \
+	    -- $(PGQ_FRESH_RUN)
+
+test-matrix: dev-setup build ## run all tests on 14 to 18, or on PGQ_VERSIONS="14 15"
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_VERSIONS:%=--version %)
 
-test-clients: setup build ## run a program in each of nine languages, also behind PgBouncer
+test-clients: dev-setup build ## run a program in each of nine languages, also behind PgBouncer
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py clients
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --only clients
 
-test-installs: setup build ## run all tests on upgraded installations, and on those by script
+test-installs: dev-setup build ## run all tests on upgraded installations, and on those by script
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install upgraded
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install script
 
-playground: setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
+playground: dev-setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
 
 $(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.json
 	$(PGQ_PYTHON) tools/playground.py
@@ -98,10 +113,10 @@ format: setup ## format the Python files
 	$(PGQ_PYTHON) -m ruff format $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check --fix $(PGQ_CHECKED)
 
-docs: setup build $(PGQ_PLAYGROUND) ## make the site of the documentation in .cache/site, and check its links
+docs: dev-setup build $(PGQ_PLAYGROUND) ## make the site of the documentation in .cache/site, and check its links
 	NO_MKDOCS_2_WARNING=1 $(PGQ_PYTHON) -m mkdocs build --quiet --strict
 
-reference: setup build ## write docs/reference/sql.md from the catalog
+reference: dev-setup build ## write docs/reference/sql.md from the catalog
 	$(PGQ_PYTHON) tools/docs_reference.py
 
 bench: build ## compare pgq with others, QUICK=1 in minutes, or BENCH="--only loop"

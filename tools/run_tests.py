@@ -1,7 +1,7 @@
 """Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
 
-    python tools/run_tests.py [--version 18]... [--sql 17]... [--only sql|python|clients]
-        [--install extension|upgraded|script] [-- argument ...]
+    python tools/run_tests.py [--version 18]... [--sql 17]... [--once]
+        [--only sql|python|clients] [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
 and way of installation. The pytest suite runs in two parts. Three suites run at a time. Each prints
@@ -10,9 +10,9 @@ What a suite prints goes to a file in .cache/log; one that runs alone prints it,
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
 "core: ": such a fault is known. Tests with the mark "once" run on PostgreSQL 18 only, beside the
-others when all are to run. pytest finds the version to test in PGQ_TEST_VERSION, and in
-PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which need languages that others
-do not have, are tested only when they are asked for.
+others when all are to run; with --once also if 18 is not asked for. pytest finds the version to
+test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients,
+which need languages that others do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -193,6 +193,7 @@ def main() -> int:
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "clients"])
+    parser.add_argument("--once", action="store_true", help="with those of the mark, on 18")
     parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
@@ -205,6 +206,8 @@ def main() -> int:
     for suite in [options.only] if options.only else ["python", "sql"]:
         for version in usual:
             plan += _runs(suite, version, options.arguments)
+        if suite == "python" and options.once and _NEWEST not in usual:
+            plan += _parts(_NEWEST, ["once"], _python_parts())
     for version in options.sql:
         plan.append(partial(_run_sql_around, version, options.arguments))
 
@@ -257,6 +260,10 @@ def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Run]:
     if version == _NEWEST:
         marks = [""] if arguments else ["not once", "once"]
     parts = [arguments] if arguments else _python_parts()
+    return _parts(version, marks, parts)
+
+
+def _parts(version: int, marks: Sequence[str], parts: Sequence[Sequence[str]]) -> list[Run]:
     runs = [(part, mark) for mark in marks for part in parts]
     names = [f" {number} of {len(runs)}" if len(runs) > 1 else "" for number in range(1, 5)]
     return [

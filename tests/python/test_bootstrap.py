@@ -1,11 +1,13 @@
-"""Set-up refuses what cannot run here, and says what to install."""
+"""Set-up installs what is pinned, refuses what cannot run here, and says what to install."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import bootstrap
+import fresh
 import pytest
 from bootstrap import BootstrapError
 
@@ -39,3 +41,45 @@ def test_a_tree_with_such_a_program_is_not_kept(
     with pytest.raises(BootstrapError, match=r"psql needs libpq\S+.*: install what has it"):
         bootstrap.build(tmp_path / "tree", lambda place: copy_psql(place / "psql"))
     assert not (tmp_path / "tree").exists()
+
+
+LISTS = sorted((bootstrap.ROOT / "requirements").glob("*.in"))
+
+
+def list_pins(text: str) -> list[str]:
+    """Return the names and versions of a list, without hashes and comments."""
+    return sorted(re.findall(r"^[\w.-]+==[\w.]+", text, re.MULTILINE), key=str.lower)
+
+
+@pytest.mark.parametrize("source", LISTS, ids=lambda path: path.stem)
+def test_each_requirement_is_pinned_by_hash(source: Path) -> None:
+    made = source.with_suffix(".txt").read_text(encoding="utf-8")
+    normal = source.read_text(encoding="utf-8").replace("_", "-").lower()
+    assert list_pins(made.replace("_", "-").lower()) == list_pins(normal), "run 'make requirements'"
+    requirements = made.replace("\\\n", "").splitlines()[2:]
+    assert all("--hash=sha256:" in requirement for requirement in requirements)
+    assert "://" not in made, "where they come from is the machine's to say"
+
+
+def test_of_a_list_is_installed_what_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [good] = re.findall(
+        r"^iniconfig==[^\\\n]*(?:\\\n[^\\\n]*)+",
+        (bootstrap.ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(bootstrap, "CACHE", tmp_path)
+    requirements = tmp_path / "list.txt"
+    text = f"# peers\n\nnowhere==1.0 \\\n    --hash=sha256:{'0' * 64}\n{good}\nnohash==2.0\n"
+    requirements.write_text(text, encoding="utf-8")
+    failed = bootstrap.install_one_by_one(requirements, bootstrap.VENV)
+    assert sorted(failed) == ["nohash", "nowhere"]
+
+
+def test_only_root_can_make_fresh_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("sys.argv", ["fresh.py", "--", "true"])
+    with pytest.raises(SystemExit, match="only root can make such systems"):
+        fresh.main()

@@ -19,8 +19,11 @@ from typing import Any, TypeAlias
 
 import click
 import pytest
+from bootstrap import ROOT
 from pgq._cli.base import Command
+from pgq._cli.errors import COMMANDS, explain
 from pgq._cli.main import cli
+from pgq._errors import Error
 from pgq._version import PACKAGE
 from pgserver import Server
 
@@ -142,12 +145,52 @@ def test_reload_and_metrics_say_how_to_install_their_extras(
 def test_an_error_is_one_line_with_the_hint_of_the_server(pgq: Cli) -> None:
     line = pgq.fails(1, "enqueue", "nope", "{}")
     assert line == (
-        'pgq: queue "nope" does not exist. '
-        "Hint: Create it first: SELECT pgq_create_queue('nope').\n"
+        'pgq: queue "nope" does not exist. Hint: Create it first: pgq queue create nope.\n'
     )
     result = pgq.run("--debug", "enqueue", "nope", "{}")
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["it's", "a b", "back\\\\slash", "täglich"])
+def test_a_hint_that_names_a_function_names_its_command(pgq: Cli, name: str) -> None:
+    line = pgq.fails(1, "enqueue", name, "{}")
+    advice = line.partition("Create it first: ")[2].removesuffix(".\n")
+    pgq.ok(*shlex.split(advice)[1:])
+    pgq.ok("enqueue", name, "{}")
+
+
+HINT = re.compile(r"""\bhint\s*=\s*(?:format\()?((?:'(?:[^']|'')*'\s*)+)""")
+# They have no command.
+FUNCTIONS_ONLY = {
+    "pgq_complete",
+    "pgq_grant",
+    "pgq_heartbeat",
+    "pgq_reclaim",
+    "pgq_unwatch",
+    "pgq_watch",
+}
+
+
+@pytest.mark.once
+def test_no_hint_of_the_extension_names_a_function_that_has_a_command() -> None:
+    source = "".join(
+        path.read_text() for path in sorted((ROOT / "extension/sql/src").glob("*.sql"))
+    )
+    hints = ["".join(re.findall(r"'((?:[^']|'')*)'", match)) for match in HINT.findall(source)]
+    assert len(hints) == len(re.findall(r"\bhint = ", source))
+    named = {name for hint in hints for name in re.findall(r"\bpgq_\w+", hint)}
+    assert {"pgq_create_queue", "pgq_resume", "pgq_retry"} <= named
+    for hint in hints:
+        error = Error("m", sqlstate="22023", hint=hint)
+        left = set(re.findall(r"\bpgq_\w+", explain(error).message))
+        assert left <= FUNCTIONS_ONLY, hint
+    for command in COMMANDS.values():
+        path = tuple(word for word in command.split()[1:] if not word.startswith("--"))
+        options = [word for word in command.split() if word.startswith("--")]
+        assert {option for one in ALL[path].params for option in one.opts} >= set(options)
+    words = {word for path in ALL for word in path}
+    assert not {name.removeprefix("pgq_") for name in FUNCTIONS_ONLY} & words
 
 
 def test_a_server_that_is_away_and_one_without_pgq_are_told_apart(empty: Cli) -> None:
@@ -420,6 +463,12 @@ def test_an_argument_that_the_server_refuses_does_not_mean_that_it_is_away(pgq: 
         ["retry"],
         ["retry", "1", "--queue", "default"],
         ["retry", "--queue", "default"],
+        ["retry", "--queue", "default", "--yes"],
+        ["retry", "1", "--task", "send"],
+        ["retry", "--queue", "default", "--all", "--task", "send"],
+        ["retry", "--payload", "{"],
+        ["jobs", "--since", "yesterday"],
+        ["cancel", "--queue", "default", "--key", "k", "--task", "send"],
         ["cancel"],
         ["cancel", "--all"],
         ["cancel", "1", "--queue", "default", "--all"],
@@ -596,6 +645,97 @@ def test_jobs_are_listed_newest_first_by_state_and_in_pages(pgq: Cli, sql: Sql) 
     near = pgq.run("jobs", "--state", "dead", "--depth", "100")
     assert near.stdout == ""
     assert near.stderr == "Looked at ids above 2901 only: go on with --before 2902.\n"
+
+
+def fill(sql: Sql) -> None:
+    """Add jobs of two tasks and one without, three of them dead."""
+    send = 'headers => \'{"task": "send"}\''
+    sql("select pgq_create_queue('other')")
+    sql(f"""
+        select pgq_enqueue('{{"to": "ada", "n": 1}}', {send}, group_key => 'g'),
+               pgq_enqueue('{{"to": "bob"}}', {send}),
+               pgq_enqueue('[1]', headers => '{{"task": "crawl"}}'),
+               pgq_enqueue('{{"to": "ada"}}', 'other')
+    """)
+    sql(r"""
+        select pgq_fail(id, token, case id when 1 then 'Timeout: 100%_'
+                                           else E'boom\nKeyError: 1' end, retryable => false)
+          from pgq_dequeue(3, worker => 'w1')
+    """)
+    sql("update pgq.archive set finished_at = now() - interval '3 hours' where id = 2")
+
+
+@pytest.mark.parametrize(
+    ("args", "ids"),
+    [
+        (["--task", "send"], [2, 1]),
+        (["--error", "timeout"], [1]),
+        (["--error", "%"], [1]),
+        (["--error", "keyerror"], [3, 2]),
+        (["--payload", '{"to": "ada"}'], [4, 1]),
+        (["--payload", "1"], [3]),
+        (["--payload", '{"to": "ada"}', "--queue", "other"], [4]),
+        (["--group", "g"], [1]),
+        (["--worker", "w1"], [3, 2, 1]),
+        (["--since", "1h"], [4, 3, 1]),
+        (["--until", "2h"], [2]),
+        (["--since", "2100-01-01T00:00:00Z"], []),
+        (["--task", "send", "--state", "dead", "--error", "boom"], [2]),
+        (["--task", "none"], []),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_jobs_are_selected(pgq: Cli, sql: Sql, args: list[str], ids: list[int]) -> None:
+    fill(sql)
+    assert [job["id"] for job in pgq.json("jobs", *args)] == ids
+
+
+def test_a_list_of_jobs_shows_their_tasks(pgq: Cli, sql: Sql) -> None:
+    fill(sql)
+    assert [job["task"] for job in pgq.json("jobs")] == [None, "crawl", "send", "send"]
+    head, _, line, *_ = pgq.ok("jobs").splitlines()
+    assert "task" in head.split()
+    assert "crawl" in line.split()
+
+
+def test_dead_jobs_are_retried_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -> None:
+    fill(sql)
+    args = ("retry", "--queue", "default", "--worker", "w1")
+    shown = pgq.ok(*args).splitlines()
+    assert shown[0].split() == ["jobs", "queue", "state", "task", "ids", "last", "error"]
+    assert shown[1].split() == ["2", "default", "dead", "send", "1,", "2", "Timeout:", "100%_"]
+    assert shown[2].split() == ["1", "default", "dead", "crawl", "3", "KeyError:", "1"]
+    assert shown[-1] == "3 jobs: add --yes to retry them."
+    assert pgq.json(*args) == {"matching": [1, 2, 3]}
+    assert sql("select count(*) from pgq_jobs where state = 'dead'") == "3", "nothing is done yet"
+    assert pgq.json("retry", "--task", "send", "--yes") == {"retried": [1, 2], "refused": []}
+    assert pgq.ok(*args, "--yes") == "1 job is ready again\n"
+    assert "no such job" in pgq.run(*args).stderr
+    assert "does not exist" in pgq.fails(1, "retry", "--queue", "nope", "--task", "send")
+
+
+def test_a_bulk_retry_goes_in_steps_and_round_what_it_may_not(
+    pgq: Cli, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq._cli.jobs._STEP", 2)
+    monkeypatch.setattr("pgq._cli.filters._PAGE", 2)
+    sql("select pgq_enqueue(to_jsonb(n), dedupe_key => 'k' || n) from generate_series(1, 5) n")
+    sql("select pgq_fail(id, token, 'x', retryable => false) from pgq_dequeue(10)")
+    sql("select pgq_enqueue('6', dedupe_key => 'k4')")
+    result = pgq.run("retry", "--error", "X", "--yes", "--json")
+    assert json.loads(result.stdout) == {"retried": [1, 2, 3, 5], "refused": [4]}
+    assert result.stderr == "2 of 5\n4 of 5\n5 of 5\n"
+
+
+def test_live_jobs_are_cancelled_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -> None:
+    fill(sql)
+    sql("select pgq_enqueue('{}', headers => '{\"task\": \"send\"}') from generate_series(1, 3)")
+    sql("select pgq_claim(5, '1 hour')")
+    args = ("cancel", "--task", "send")
+    assert pgq.ok(*args).splitlines()[-1] == "3 jobs: add --yes to cancel them."
+    assert pgq.json(*args, "--state", "ready") == {"matching": [6, 7]}
+    assert pgq.json(*args, "--yes") == {"cancelled": [6, 7], "asked": [5], "refused": []}
+    assert pgq.json(*args, "--force", "--yes")["cancelled"] == [5]
 
 
 def test_the_newest_jobs_of_a_long_queue_cost_no_scan(pgq: Cli, sql: Sql) -> None:

@@ -20,15 +20,19 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pgq._cli import exporter
 from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
+from pgq._cli.finding import Facts
+from pgq._cli.screen import QUEUES, WORKERS, Frame, View
 from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
 from .cli_session import SCRIPT, Cli, Running, running, variables
 from .sessions import Connection, enqueue
@@ -43,13 +47,14 @@ def command_line(dsn: dict[str, Any]) -> Cli:
     return Cli(variables(dsn))
 
 
-def read_until(file: int, text: str) -> None:
-    """Read from a terminal until it has shown a text."""
+def read_until(file: int, text: str) -> str:
+    """Read from a terminal until it has shown a text, and return all that it has shown."""
     seen = ""
     deadline = time.monotonic() + PATIENCE
     while text not in seen:
         assert select.select([file], [], [], max(deadline - time.monotonic(), 0))[0], seen
-        seen += os.read(file, 10_000).decode()
+        seen += os.read(file, 10_000).decode(errors="replace")
+    return seen
 
 
 # top
@@ -61,13 +66,188 @@ async def test_a_frame_shows_queues_workers_and_what_is_in_the_way(
     await enqueue(connection, 3)
     await connection.execute("select pgq_dequeue(1, '1 hour', worker => 'ada')")
     frame = await asyncio.to_thread(cli.ok, "top", "--once")
-    assert re.search(r"^default +2 +0 +0 +1 +0 ", frame, re.MULTILINE)
-    assert re.search(r"^queue .* holding  paused$", frame, re.MULTILINE)
+    assert re.search(r"^default +2 +1 ", frame, re.MULTILINE)
+    assert re.search(r"^queue +ready +active .* scheduled  waiting  paused$", frame, re.MULTILINE)
     assert re.search(r"^ada +default +1 ", frame, re.MULTILINE)
     assert "Nothing is in the way" in frame
     sample = await asyncio.to_thread(cli.json, "top")
     assert sample["queues"][0]["active"] == 1
     assert {row["subject"] for row in sample["health"]} >= {"rotation"}
+
+
+def rows_of(number: int, **row: Any) -> list[dict[str, Any]]:
+    """Return so many rows of a view, with numbers in place of N."""
+
+    def numbered(value: Any, n: int) -> Any:
+        return value.replace("N", str(n)) if isinstance(value, str) else value
+
+    return [{key: numbered(value, n) for key, value in row.items()} for n in range(number)]
+
+
+NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
+
+
+def frame_of(queues: int, workers: int, in_the_way: int) -> Frame:
+    """Return a frame with many of each."""
+    shown = rows_of(
+        queues,
+        queue="a-queue-with-a-long-name-N",
+        ready=1234567,
+        scheduled=12,
+        waiting=3,
+        active=20,
+        dead=1,
+        oldest_ready_age=timedelta(seconds=5),
+        next_due=None,
+        completed_last_minute=6000,
+        failed_last_minute=60,
+        max_active=0,
+        paused=False,
+        estimated=True,
+    )
+    for n, row in enumerate(shown):
+        row["ready"] += n
+    holding = rows_of(
+        workers,
+        queue="a-queue-with-a-long-name-0",
+        worker="pod-6f7d9c-N.example.internal:41/7",
+        jobs=5,
+        expired=0,
+        oldest_claimed_at=NOON,
+        last_heartbeat_at=NOON,
+        next_expiry_at=NOON,
+        pid=41234,
+        backend_gone=False,
+    )
+    health = rows_of(
+        in_the_way,
+        subject="slot in use",
+        status="warning",
+        detail="job_0: written to",
+        age=timedelta(hours=1),
+        query="select " + 200 * "x",
+    )
+    for n, row in enumerate(health):
+        row["pid"] = 1000 + n
+    facts = Facts(NOON, shown, {}, [], holding, [], health, [], [], {})
+    return Frame(facts, {"database": "shop", "version": "18.4"})
+
+
+def lines_of(frame: Frame, view: View, width: int = 80, height: int = 24) -> list[str]:
+    """Return what a frame shows on a screen of a size."""
+    console = Console(width=width, height=height, color_system=None)
+    with console.capture() as captured:
+        console.print(frame.render(view, width, height))
+    lines = captured.get().splitlines()
+    assert len(lines) <= height, lines
+    assert max(map(len, lines)) <= width, lines
+    return lines
+
+
+def test_80_columns_have_the_columns_that_matter_with_whole_headings() -> None:
+    lines = lines_of(frame_of(50, 9, 12), View())
+    heads = [line.split() for line in lines if line.startswith(("queue", "worker"))]
+    headings = {one.heading for one in (*QUEUES, *WORKERS)}
+    for head in heads:
+        assert set(head) - headings <= {"1-13/50", "1-4/9", "1-3/9", "1-14/50"}
+    assert {"ready", "active", "oldest", "done/s", "dead"} <= set(heads[0])
+    assert {"jobs", "claimed", "expired"} <= set(heads[1])
+    assert "1234567" in lines[3], "numbers are never cut"
+
+
+def test_what_is_in_the_way_is_one_line_for_each_kind_and_workers_stay() -> None:
+    lines = lines_of(frame_of(50, 9, 12), View())
+    [line] = [line for line in lines if "rotation" in line]
+    assert line.startswith(" 12 x rotation: pid 1000, in a transaction for 1h 0m: slot in use")
+    assert sum(line.startswith("pod-") for line in lines) >= 3
+    assert sum(line.startswith("a-queue") for line in lines) >= 3
+    few = lines_of(frame_of(1, 30, 0), View())
+    assert sum(line.startswith("pod-") for line in few) > 10, "they take what queues leave"
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (80, 24), (200, 60), (20, 5)])
+def test_a_frame_fits_any_screen(width: int, height: int) -> None:
+    for frame in (frame_of(50, 9, 12), frame_of(0, 0, 0), frame_of(1, 1, 1)):
+        for keys in ("", "?", "j\t", "r"):
+            view = View()
+            for key in keys:
+                view.press(key)
+            lines_of(frame, view, width, height)
+
+
+def test_keys_sort_and_scroll() -> None:
+    frame, view = frame_of(50, 9, 0), View()
+
+    def names() -> list[int]:
+        shown = [line for line in lines_of(frame, view, 160) if line.startswith("a-queue")]
+        return [int(line.split()[0].rpartition("-")[2]) for line in shown]
+
+    first = names()
+    view.press("r")
+    assert names()[:3] == [49, 48, 47]
+    view.press("r")
+    assert names()[:3] == [0, 1, 2]
+    view.press("j")
+    assert names()[:3] == [1, 2, 3]
+    view.press("\x1b[F")
+    assert names()[-1] == 49
+    view.press("k")
+    assert names()[-1] == 48
+    view.press("\x1b[H")
+    view.press("\x1b[6~")
+    assert names()[0] == view.page
+    view.press("n")
+    assert names() == first
+    view.press("\t")
+    view.press("j")
+    assert names() == first
+    workers = [line for line in lines_of(frame, view, 160) if line.startswith("pod-")]
+    assert workers[0].startswith("pod-6f7d9c-1.")
+
+
+def test_the_help_names_all_keys() -> None:
+    view = View()
+    view.press("?")
+    text = "\n".join(lines_of(frame_of(1, 1, 0), view))
+    for one in QUEUES:
+        assert not one.key or re.search(rf"^{one.key} +by {one.heading}$", text, re.MULTILINE)
+    keys = [one.key for one in QUEUES if one.key]
+    assert len(keys) == len(set(keys) - set("qjk?"))
+    view.press("x")
+    assert not view.shows_help
+
+
+@pytest.mark.once
+def test_top_obeys_keys_in_a_terminal_of_80_columns(dsn: dict[str, Any], server: Server) -> None:
+    server.psql(
+        "select pgq_create_queue('q' || n) from generate_series(1, 30) n;"
+        "select pgq_enqueue('1', 'q' || n) from generate_series(1, 30) n, generate_series(1, n)",
+        database=dsn["database"],
+    )
+    server.psql("select pgq_dequeue(1, '1 h', 'q1', 'ada')", database=dsn["database"])
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen(
+        [SCRIPT, "top", "--interval", "1h"],
+        env={**os.environ, **variables(dsn), "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        try:
+            first = read_until(ours, "ada")
+            assert re.search(r"q18\b", first)
+            assert "q30 " not in first
+            for keys, text in (("r", "q30 "), ("?", "this help"), (" ", "q30 "), ("\x1b[F", "q1 ")):
+                os.write(ours, keys.encode())
+                read_until(ours, text)
+            os.write(ours, b"q")
+            read_until(ours, "\x1b[?1049l")
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            os.close(ours)
 
 
 @pytest.mark.once
@@ -88,7 +268,7 @@ def test_top_runs_in_a_terminal_until_a_key(
     ) as process:
         os.close(theirs)
         try:
-            read_until(ours, "oldest ready")
+            read_until(ours, "oldest")
             server.psql("select pgq_create_queue('early')", database=dsn["database"])
             read_until(ours, "early")
             server.psql(
@@ -164,10 +344,13 @@ def test_a_replication_slot_that_nobody_uses_is_named() -> None:
     unused = {**row, "detail": 'by the replication slot "left", 9 transactions'}
     in_use = {**row, "detail": 'by the replication slot "fed", 2 transactions', "pid": 42}
     hidden = {**row, "status": "unknown", "detail": "by a session, 2 transactions", "pid": 43}
-    [finding] = obstacles([unused, in_use, hidden], timedelta(minutes=1))
+    rows: list[dict[str, Any]] = [unused, in_use, hidden]
+    facts = Facts(datetime.now(UTC), [], {}, [], [], [], rows, [], [], {})
+    [finding] = obstacles(facts, timedelta(minutes=1))
     assert '"left"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
-    [finding] = obstacles([{**in_use, "status": "warning"}], timedelta(minutes=1))
+    facts = replace(facts, health=[{**in_use, "status": "warning"}])
+    [finding] = obstacles(facts, timedelta(minutes=1))
     assert '"fed"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
 

@@ -134,7 +134,7 @@ async def test_a_failure_that_was_written_is_not_taken_for_a_lost_lease(
 
     async with running(scene.worker):
         await scene.queue.enqueue_many(range(3))
-        await until(dead, 30)
+        await until(dead)
     assert "trying again" in caplog.text
     assert "lost the lease" not in caplog.text
 

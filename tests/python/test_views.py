@@ -24,7 +24,7 @@ from .sessions import (
 )
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {"lock_timeout": "2s"}, "c": {}}
-VIEWS = ("pgq_queues", "pgq_workers", "pgq_health", "pgq_locks")
+VIEWS = ("pgq_queues", "pgq_workers", "pgq_health", "pgq_locks", "pgq_obstacles")
 STATES = ("ready", "scheduled", "waiting", "active")
 FILL = "select pgq_enqueue_many(array_fill(jsonb '0', array[$1::int]), {})"
 # Of a slot, or of what belongs to it. Predicate locks are in nobody's way.
@@ -120,6 +120,10 @@ async def test_the_views_cost_the_same_with_a_million_jobs(a: Connection, b: Con
     assert await buffers(b, "pgq_workers") < 40000
     assert await buffers(b, "pgq_health") < 10000
     assert await buffers(b, "pgq_locks") < 2000
+    await b.execute("begin")
+    await dequeue(b, 1)  # looked for among the first of each slot
+    assert await buffers(a, "pgq_obstacles") < 40000
+    await b.execute("rollback")
 
 
 async def test_no_lock_on_a_slot_outlives_a_look(a: Connection) -> None:
@@ -148,7 +152,10 @@ async def test_the_views_wait_for_nobody(a: Connection, b: Connection) -> None:
     ):
         await a.execute(f"begin; {lock}")
         for view in VIEWS:
-            assert await within(b.fetch(f"select * from {view}")) or view == "pgq_locks"
+            assert await within(b.fetch(f"select * from {view}")) or view in (
+                "pgq_locks",
+                "pgq_obstacles",
+            )
         seen = await shown(b)
         assert {state: seen[state] for state in STATES} == {s: before[s] for s in STATES}
         assert not seen["estimated"]

@@ -66,7 +66,8 @@ select is_empty(
     'every public function runs with the rights of the owner, but for those that create triggers');
 select set_eq(
     $$ select r.proname::text from routine r where r.internal and r.prosecdef $$,
-    array['_at_commit', '_at_group_commit', '_check_dropped', '_queues', '_workers', '_health', '_locks'],
+    array['_at_commit', '_at_group_commit', '_check_dropped', '_queues', '_workers', '_health', '_locks',
+          '_obstacles'],
     'no internal function does, but for triggers that run at commit and what views show');
 select is_empty(
     $$ select r.oid::regprocedure from routine r

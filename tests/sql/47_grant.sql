@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(123);
+select plan(126);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -417,6 +417,20 @@ select is(pg_temp.ask('regress_chief', 'select distinct queue from pgq_workers')
 select is(pg_temp.ask('regress_ann', 'select * from pgq_health'), 'nothing', 'pgq_health is empty for one queue');
 select isnt(pg_temp.ask('regress_chief', 'select * from pgq_health'), 'nothing', 'not for all');
 select is(pg_temp.ask('regress_ann', 'select * from pgq_locks'), 'nothing', 'pgq_locks, too');
+select pgq_enqueue('1', 'b') as awaited \gset
+select pgq_enqueue('2', 'a', after => array[:awaited]) as waiter \gset
+select pgq_claim(:awaited, '1 minute', 'w') \g /dev/null
+select is(
+    pg_temp.ask('regress_ann', 'select queue, cause, job_id, state, worker, pid, since from pgq_obstacles'
+                               ' where cause = $$after$$'),
+    format('(a,after,%s,active,,,)', :awaited),
+    'pgq_obstacles shows what jobs wait for, and nothing more of a queue that the caller may not observe');
+select is(
+    pg_temp.ask('regress_chief', 'select queue, job_id, worker, pid = pg_backend_pid() from pgq_obstacles'
+                                 ' where cause = $$after$$'),
+    format('(a,%s,w,t)', :awaited), 'those who may are told who holds it');
+select is(pg_temp.code('regress_bob', 'select * from pgq_obstacles'), '42501', 'and others nothing');
+select pgq_cancel(j, true) from unnest(array[:waiter, :awaited]) j \g /dev/null
 select is(pg_temp.ask('regress_chief', 'select count(distinct queue) from pgq_jobs'), '(3)', 'all see all');
 select pgq_schedule(q || 's', '@daily', '{"n": 1}', q) from unnest('{a,b}'::text[]) q \g /dev/null
 select is(pg_temp.ask('regress_ann', 'select name, queue from pgq_schedules'), '(as,a)',

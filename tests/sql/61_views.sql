@@ -2,7 +2,7 @@
  * The views, in small databases, with what a plain count of the tables says.
  */
 begin;
-select plan(51);
+select plan(55);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -268,6 +268,27 @@ select is(
     (select array_agg(h.subject order by h.subject) from pgq_health h where h.subject = 'slot'),
     array_fill('slot'::text, array[6]), 'and all slots');
 select is_empty('select from pgq_locks', 'nobody waits');
+
+-- Obstacles. What this transaction has claimed and ended is one of its own.
+select pgq_create_queue('slow', rate_limit => 2, rate_interval => '1 hour', group_on_dead => 'block') \g /dev/null
+select pgq_enqueue(to_jsonb(n), 'slow', group_key => 'g') from generate_series(1, 2) n \g /dev/null
+select pg_temp.commit() \g /dev/null
+select pgq_fail(d.id, d.token, 'x', retryable => false) from pgq_dequeue(1, '1 minute', 'slow') d \g /dev/null
+select pg_temp.commit() \g /dev/null
+select results_eq(
+    $$ select cause, jobs, group_key, state, since = pgq._now() from pgq_obstacles where queue = 'slow' $$,
+    $$ values ('group', 1::bigint, 'g', 'dead', true) $$, 'a dead job that blocks its group is an obstacle');
+select pgq_enqueue('3', 'slow') \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_dequeue(1, '1 minute', 'slow') d \g /dev/null
+select is(
+    (select o.until > pgq._now() and o.until <= pgq._now() + interval '30 minutes'
+       from pgq_obstacles o where o.cause = 'rate_limit'), true,
+    'a rate limit that is used up is one, until the next start');
+select pg_temp.wait('1 hour') \g /dev/null
+select is_empty($$ select from pgq_obstacles where cause = 'rate_limit' $$, 'no longer than that');
+select pgq_unblock('slow', 'g') \g /dev/null
+select pg_temp.commit() \g /dev/null
+select is_empty($$ select from pgq_obstacles where cause = 'group' $$, 'and the group goes on');
 
 select * from finish();
 rollback;

@@ -67,12 +67,16 @@ select v.verb, null::oid as view,
        pg_catalog.unnest(v.names) f (name)
  union all
 select 'observe', null, pg_catalog.to_regprocedure(f.name)
-  from (values ('pgq._queues()'), ('pgq._workers()'), ('pgq._health()'), ('pgq._locks()')) f (name)
+  from (values
+           ('pgq._queues()'), ('pgq._workers()'), ('pgq._health()'), ('pgq._locks()'),
+           ('pgq._obstacles()')
+       ) f (name)
  union all
 select 'observe', pg_catalog.to_regclass(pg_catalog.concat('@extschema@.', c.name)), null
   from (values
            ('pgq_queues'), ('pgq_queue_settings'), ('pgq_privileges'), ('pgq_jobs'),
-           ('pgq_schedules'), ('pgq_workers'), ('pgq_health'), ('pgq_locks')
+           ('pgq_schedules'), ('pgq_workers'), ('pgq_health'), ('pgq_locks'),
+           ('pgq_obstacles')
        ) c (name);
 comment on view pgq.grantable is
 'the functions and views that roles may use, and the privilege for it; any: whichever';

@@ -67,6 +67,34 @@ comment on function pgq._xmin_holders(timestamptz) is
 'who keeps dead versions from being removed, and for how long already; of whom no time is known '
 'the transactions since then count. unknown: the owner may not see what that session does';
 
+create function pgq._lacks_ticks(p_now timestamptz)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last constant timestamptz
+        := timestamptz 'epoch'
+           + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond';
+begin
+    return coalesce((
+        select max(s.at) > coalesce(v_last, min(s.at)) + interval '1 minute'
+          from (
+                   --@ each stat
+                   select r.at from pgq.stat_{slot} r
+                    union all
+                   --@ end
+                   select null where false
+               ) s
+    ), false) or coalesce(v_last, '-infinity') < p_now - interval '1 minute' and (
+        exists (select from pgq.group_hint) or exists (select from pgq.waiter_hint)
+    );
+end
+$$;
+comment on function pgq._lacks_ticks(timestamptz) is
+'whether jobs have ended a minute after the last tick, or wait for the next one for as long: it '
+'comes with the calls that end jobs and with claims, unless something keeps it from running';
+
 create function pgq._tick_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
 language plpgsql
@@ -79,9 +107,13 @@ declare
     );
 begin
     return query
-    select 'maintenance', case when v_age < interval '-1 minute' then 'warning' else 'ok' end,
-           case when v_age is null then 'no tick yet: nobody has claimed'
+    select 'maintenance',
+           case when v_age < interval '-1 minute' or l.lacks then 'warning' else 'ok' end,
+           case when l.lacks then 'jobs end or wait for a tick, and none comes: all calls run '
+                                  'under REPEATABLE READ or SERIALIZABLE, or ticks fail'
+                when v_age is null then 'no tick yet: nobody has claimed'
                 else 'since the last tick' end, v_age
+      from (select pgq._lacks_ticks(p_now) as lacks) l
      union all
     select 'clock', case when p_now - c.at < interval '1 day' then 'warning' else 'ok' end,
            format('set back from %s%s', g.clock_was,

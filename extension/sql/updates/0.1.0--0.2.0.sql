@@ -21,6 +21,11 @@ select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
 create sequence pgq.awaited;
 select setval('pgq.awaited', 1);
 select pg_catalog.pg_extension_config_dump('pgq.awaited', '');
+create type pgq.obstacle as (
+    queue_id integer, cause text, jobs bigint, group_key text, job_id bigint, state text,
+    worker text, pid integer, transaction text, since timestamptz, until timestamptz
+);
+comment on type pgq.obstacle is 'a row of pgq_obstacles';
 create table pgq.skipped (
     kind text not null,
     key text not null,

@@ -451,7 +451,8 @@ class Run:
             pauses = backoff()
             intake.claimed(len(jobs))
             self._take(intake, jobs, begun)
-            if len(jobs) == room or self._stopping.is_set():
+            # Of jobs that have lost two leases, a claim returns one.
+            if len(jobs) == room or self._stopping.is_set() or any(j.attempt > 2 for j in jobs):
                 continue
             # At a limit the next job can be claimed when an outcome is written; nobody is told.
             if intake.ended == ended_here:

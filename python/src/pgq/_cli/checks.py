@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
-from pgq._cli import output, sql
+from pgq._cli import output, sql, stuck
 from pgq._cli.base import Client, connect, settings
 from pgq._cli.errors import Failure
 from pgq._cli.extension import FILES_HINT, Extension
+from pgq._cli.finding import (
+    Facts,
+    Finding,
+    Limits,
+    Row,
+    Status,
+    gather,
+    literal,
+    some,
+    terminate,
+)
 from pgq._listen import DeafError, prove
 from pgq._sql import NOTIFY
 from pgq._version import PACKAGE, is_supported, remedy
 
-Status: TypeAlias = Literal["ok", "warning", "problem"]
-
 _FIRST_VERSION: Final = 140000
 _NEXT_VERSION: Final = 190000
+_LATE: Final = timedelta(minutes=1)
+# By the subject of a row of pgq_health. What has none is shown without.
+_ADVICE: Final = {
+    "maintenance": "SELECT pgq_maintain(), and let workers use READ COMMITTED",
+    "rotation": "pgq health, pgq locks",
+    "sessions": "GRANT pg_read_all_stats to that role",
+}
+_PREPARED: Final = re.compile(r'prepared transaction "(.*?)"(?:$|[;:,])')
+_SLOT: Final = re.compile(r'replication slot "(.*?)"(?:$|[;:,])')
 _HEARING_SECONDS: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The outcome of a check.
-
-    Args:
-        check: what was looked at.
-        status: "problem": pgq does not work, or not as promised.
-        detail: what was found.
-        advice: what to do.
-    """
-
-    check: str
-    status: Status
-    detail: str
-    advice: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How old something may be without a warning."""
-
-    transaction_age: timedelta
-    ready_age: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +49,14 @@ class Case:
     client: Client
     extension: Extension
     limits: Limits
+    found: list[Facts] = field(default_factory=list[Facts])
 
-    async def view(self, statement: str) -> list[dict[str, Any]]:
-        """Read a view, wherever the extension is."""
-        schema = self.client.schema or self.extension.schema
-        return await Client(self.client.connection, schema).fetch(statement)
+    async def facts(self) -> Facts:
+        """Return what the views show, all at one time, wherever the extension is."""
+        if not self.found:
+            schema = self.client.schema or self.extension.schema
+            self.found.append(await gather(Client(self.client.connection, schema)))
+        return self.found[0]
 
 
 Check: TypeAlias = Callable[[Case], AsyncGenerator[Finding]]
@@ -89,16 +86,17 @@ async def check_extension(case: Case) -> AsyncGenerator[Finding]:
         yield Finding("extension", "problem", "it is not installed in this database", "pgq install")
         return
     what = f"{found.installed}, in the schema {found.schema}, by {found.way}"
-    if found.installed == found.available:
+    if not is_supported(found.installed):
+        what += f"; this is {PACKAGE}, which is not for {found.installed}"
+        advice = remedy(found.installed)
+        yield Finding("package", "problem", what, advice, "version")
+    elif found.installed == found.available:
         yield Finding("extension", "ok", what)
     elif found.available is None:
         yield Finding("extension", "warning", f"{what}; the server has no files of it", FILES_HINT)
     else:
         what = f"{what}; version {found.available} is available"
-        yield Finding("extension", "warning", what, "pgq upgrade")
-    if not is_supported(found.installed):
-        what = f"this is {PACKAGE}, which is not for {found.installed}"
-        yield Finding("package", "problem", what, remedy(found.installed))
+        yield Finding("extension", "warning", what, "pgq upgrade", "version")
 
 
 async def check_settings(case: Case) -> AsyncGenerator[Finding]:
@@ -173,89 +171,146 @@ async def check_privileges(case: Case) -> AsyncGenerator[Finding]:
 
 
 async def check_obstacles(case: Case) -> AsyncGenerator[Finding]:
-    """Nobody holds up rotation or vacuum."""
-    rows = await case.view(sql.HEALTH)
-    if not rows:
+    """Maintenance runs, and nobody holds up rotation, vacuum or jobs."""
+    facts = await case.facts()
+    for finding in health(facts, case.limits.transaction_age):
+        yield finding
+    found = obstacles(facts, case.limits.transaction_age)
+    for finding in found:
+        yield finding
+    if not facts.health:
         advice = "Have pgq_grant('*', role, '{observe}') called"
         detail = "the role may not observe all queues: it cannot see them"
         yield Finding("obstacles", "warning", detail, advice)
-        return
-    for row in rows:
-        if row["subject"] == "rotation" and row["status"] != "ok":
-            detail = f"behind for {output.age(row['age'])}: {row['detail']}"
-            yield Finding("rotation", "warning", detail, "End what is in its way, see below")
-        if row["subject"] == "sessions" and row["status"] != "ok":
-            advice = "GRANT pg_read_all_stats to that role"
-            yield Finding("sessions", "warning", f"the owner, {row['detail']}", advice)
-    found = obstacles(rows, case.limits.transaction_age)
-    for finding in found:
-        yield finding
-    if not found:
+    elif not found:
         oldest = output.age(case.limits.transaction_age)
         detail = f"nobody is in the way of rotation or vacuum for more than {oldest}"
         yield Finding("obstacles", "ok", detail)
 
 
-def obstacles(rows: list[dict[str, Any]], limit: timedelta) -> list[Finding]:
+def health(facts: Facts, limit: timedelta) -> list[Finding]:
+    """Return a finding for each row of pgq_health that is not ok, nor about who is in the way."""
+    found: list[Finding] = []
+    for row in facts.health:
+        subject, detail = row["subject"], row["detail"]
+        if row["status"] == "ok" or subject in ("slot in use", "xmin held"):
+            continue
+        advice = _ADVICE.get(subject)
+        holder = facts.session(row["pid"])
+        if subject == "sessions":
+            detail = f"the owner, {detail}"
+        elif subject == "maintenance":
+            detail += f"; the last one was {output.age(row['age']) or 'never'} ago"
+            roles = ["{role} in {database} do not use it".format(**role) for role in facts.rigid]
+            holder = some(roles) or None
+        elif subject == "rotation":
+            if obstacles(facts, limit):
+                continue  # they are why
+            detail = f"behind for {output.age(row['age'])}: {detail}"
+        elif row["age"] is not None:
+            detail += f", {output.age(row['age'])}"
+        found.append(Finding(subject, "warning", detail, advice, subject, holder))
+    return found
+
+
+def obstacles(facts: Facts, limit: timedelta) -> list[Finding]:
     """Return a finding for each session, prepared transaction or idle slot that is in the way.
 
     Args:
-        rows: of pgq_health.
+        facts: what the views show.
         limit: how old a transaction may be.
     """
-    what: dict[object, list[dict[str, Any]]] = {}
-    for row in rows:
+    what: dict[object, list[Row]] = {}
+    for row in facts.obstacles:
+        if row["cause"] == "transaction" and (age := facts.age(row)) > limit:
+            gid = row["transaction"]
+            who = f'by the prepared transaction "{gid}"' if gid else None
+            detail = f"{output.jobs(row['jobs'])} of {row['queue']}, job {row['job_id']} among them"
+            held = {"subject": "holds", "detail": detail, "age": age, "pid": row["pid"]}
+            what.setdefault(row["pid"] or who or "an open transaction", []).append(held)
+    for row in facts.health:
         if row["subject"] not in ("slot in use", "xmin held"):
             continue
         if row["age"] is None and row["pid"] is not None and row["status"] != "warning":
             continue  # a replication slot that is in use, or a session that is not to be seen
         if row["age"] is None or row["age"] > limit:
             what.setdefault(row["pid"] or row["detail"], []).append(row)
-    found: list[Finding] = []
-    for held in what.values():
-        pid, age, query = held[0]["pid"], held[0]["age"], held[0]["query"]
-        uses = "; ".join(f"{row['subject']}, {row['detail']}" for row in held)
-        if pid is None or age is None:
-            since = "" if age is None else f" for {output.age(age)}"
-            advice = "Commit or roll it back; drop the replication slot if nobody needs it"
-            found.append(Finding("obstacles", "warning", f"{uses}{since}", advice))
+    return [_held_up(who, held, facts) for who, held in what.items()]
+
+
+def _held_up(who: object, held: list[Row], facts: Facts) -> Finding:
+    first = held[-1]  # a row of pgq_health, if there is one
+    pid, age = first["pid"], first["age"]
+    query = first.get("query")
+    holds_jobs = held[0]["subject"] == "holds"
+    uses = "; ".join(
+        f"{row['subject']} {row['detail']}"
+        if row["subject"] == "holds"
+        else f"{row['subject']}, {row['detail']}"
+        for row in held
+    )
+    if pid is None or age is None:
+        since = "" if age is None else f" for {output.age(age)}"
+        who = f"{who}: " if holds_jobs and len(held) == 1 else ""
+        if match := _PREPARED.search(f"{who}{uses}"):
+            gid = literal(match[1])
+            advice = f"Commit or roll it back: COMMIT PREPARED {gid}, or ROLLBACK PREPARED {gid}"
+            cause = "prepared transaction"
+        elif match := _SLOT.search(uses):
+            advice = (
+                "If nobody needs it, drop the replication slot: "
+                f"SELECT pg_drop_replication_slot({literal(match[1])})"
+            )
+            cause = "replication slot"
         else:
-            detail = f"pid {pid}, in a transaction for {output.age(age)}: {uses}: {query}"
-            advice = f"End it, if need be: SELECT pg_terminate_backend({pid})"
-            found.append(Finding("obstacles", "warning", detail, advice))
-    return found
+            advice, cause = "pgq health shows who writes to the slots; end that one", "transaction"
+        return Finding("obstacles", "warning", f"{who}{uses}{since}", advice, cause)
+    detail = f"pid {pid}, in a transaction for {output.age(age)}: {uses}"
+    detail += f": {query}" if query else ""
+    session = facts.sessions.get(pid, {})
+    advice = f"End it, if need be: {terminate(pid)}"
+    cause = "transaction" if holds_jobs else "rotation"
+    if session.get("application") == "pg_dump":
+        advice = f"Wait until the backup has ended, or {terminate(pid)}"
+        cause = "pg_dump"
+    return Finding("obstacles", "warning", detail, advice, cause, facts.session(pid))
 
 
 async def check_queues(case: Case) -> AsyncGenerator[Finding]:
     """Jobs are being worked off."""
-    rows = await case.view(sql.QUEUES)
-    found = [finding for row in rows for finding in _stuck(row, case.limits.ready_age)]
+    facts = await case.facts()
+    found = stuck.diagnose(facts, case.limits)
     for finding in found:
         yield finding
-    if not found:
-        yield Finding("queues", "ok", f"{len(rows)}, none of them stuck")
+    if all(finding.status == "ok" for finding in found):
+        yield Finding("queues", "ok", f"{len(facts.queues)}, none of them stuck")
 
 
-def _stuck(queue: dict[str, Any], limit: timedelta) -> list[Finding]:
-    name, ready, dead, age = (
-        queue[column] for column in ("queue", "ready", "dead", "oldest_ready_age")
+async def check_schedules(case: Case) -> AsyncGenerator[Finding]:
+    """Schedules fire."""
+    for finding in schedules(await case.facts()):
+        yield finding
+
+
+def schedules(facts: Facts) -> list[Finding]:
+    """Return a finding for each schedule that is paused, or late while maintenance runs."""
+    has_ticks = all(
+        row["status"] == "ok" for row in facts.health if row["subject"] == "maintenance"
     )
-    quoted = shlex.quote(name)
     found: list[Finding] = []
-    if queue["paused"] and ready:
-        found.append(
-            Finding("queues", "warning", f"{name} is paused, {ready} ready", f"pgq resume {quoted}")
-        )
-    elif age is not None and age > limit:
-        detail = f"{name}: the oldest of {output.jobs(ready)} has been ready for {output.age(age)}"
-        advice = "Are there enough workers? pgq workers"
-        if 0 < queue["max_active"] <= queue["active"] and not queue["estimated"]:
-            detail += f", and as many are active as its max-active allows, {queue['max_active']}"
-            advice = f"pgq workers shows who has them; pgq queue configure {quoted} --max-active"
-        found.append(Finding("queues", "warning", detail, advice))
-    if dead:
-        advice = f"pgq jobs --queue {quoted} --state dead; pgq retry --queue {quoted} --all"
-        found.append(Finding("queues", "warning", f"{name}: {output.jobs(dead, 'dead ')}", advice))
+    for row in facts.schedules:
+        name, late, pids = row["name"], facts.now - row["next_at"], facts.schedule_writers
+        if row["paused"]:
+            advice = f"pgq schedule resume {shlex.quote(name)}"
+            detail = f"{name} is paused"
+            found.append(Finding("schedules", "warning", detail, advice, "schedule paused"))
+        elif late > _LATE and has_ticks:
+            detail = f"{name} should have fired {output.age(late)} ago"
+            advice, holder = "Nobody calls pgq: SELECT pgq_maintain(), or start a worker", None
+            if pids:
+                advice = f"End who has it locked: {terminate(pids[0])}"
+                holder = some([facts.session(pid) or "" for pid in pids])
+            found.append(Finding("schedules", "warning", detail, advice, "schedule late", holder))
     return found
 
 
@@ -276,7 +331,7 @@ async def check_notifications(case: Case) -> AsyncGenerator[Finding]:
             "Workers here need listen=False, or connect= to go past the pooler; pools need"
             " statement_cache_size=0, unless it keeps prepared statements"
         )
-        yield Finding("notifications", "warning", detail, advice)
+        yield Finding("notifications", "warning", detail, advice, "notifications")
     else:
         yield Finding("notifications", "ok", "they arrive")
 
@@ -293,4 +348,5 @@ INSTALLED: Final[tuple[Check, ...]] = (
     check_notifications,
     check_obstacles,
     check_queues,
+    check_schedules,
 )

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from pgq._cli import extension, output, params
 from pgq._cli.base import Command, connect, settings
-from pgq._cli.checks import EVERYWHERE, INSTALLED, Case, Check, Finding, Limits, Status
+from pgq._cli.checks import EVERYWHERE, INSTALLED, Case, Check
 from pgq._cli.errors import FAILED, SERVER_ERRORS, Failure, explain
+from pgq._cli.finding import Finding, Limits, Status
+from pgq._version import is_supported
 
 _STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -44,9 +46,10 @@ _STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "proble
 def doctor(max_transaction_age: timedelta, max_ready_age: timedelta, *, strict: bool) -> None:
     """Check server, extension and queues, and say what to do.
 
-    Looks at versions, privileges, settings, connections, at whether notifications arrive, at
-    transactions and replication slots that are in the way of rotation or vacuum, and at queues
-    that are stuck. Exits with 1 if there is a problem: pgq does not work, or not as promised.
+    Looks at versions, privileges, settings, connections, maintenance, at whether notifications
+    arrive, at transactions and replication slots that are in the way, and at queues and schedules
+    that do not move: names the cause, who holds it, and the command that ends it. Exits with 1
+    if there is a problem: pgq does not work, or not as promised.
     """
     found = asyncio.run(_examine(Limits(max_transaction_age, max_ready_age)))
     if settings().json:
@@ -64,7 +67,7 @@ async def _examine(limits: Limits) -> list[Finding]:
             extra = await extension.look(client)
             case = Case(client, extra, limits)
             found = [finding for check in EVERYWHERE for finding in await _run(check, case)]
-            if extra.installed is not None:
+            if extra.installed is not None and is_supported(extra.installed):
                 found += [finding for check in INSTALLED for finding in await _run(check, case)]
             return found
     except (Failure, *SERVER_ERRORS) as exc:
@@ -86,5 +89,6 @@ def _print(found: list[Finding]) -> None:
         line = Text(f"{finding.status:8}", style=_STYLES[finding.status])
         line.append(f" {finding.check}: {output.line(finding.detail)}", style="not bold default")
         console.print(line, soft_wrap=True)
-        if finding.advice:
-            console.print(Text(f"{'':9}{output.line(finding.advice)}", style="dim"), soft_wrap=True)
+        for more in (finding.holder, finding.advice):
+            if more:
+                console.print(Text(f"{'':9}{output.line(more)}", style="dim"), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import IO, Any, Final
@@ -35,6 +36,38 @@ _INSTALL_HINT: Final = (
     "tells more."
 )
 _GRANT_HINT: Final = "Who manages the queue can give privileges with pgq_grant."
+
+# What the hints of the server name, and this does as well.
+COMMANDS: Final = {
+    "pgq_cancel": "pgq cancel",
+    "pgq_cancel_all": "pgq cancel --all",
+    "pgq_cancel_key": "pgq cancel --key",
+    "pgq_configure_queue": "pgq queue configure",
+    "pgq_create_queue": "pgq queue create",
+    "pgq_drop_queue": "pgq queue drop",
+    "pgq_enqueue": "pgq enqueue",
+    "pgq_enqueue_many": "pgq enqueue --lines",
+    "pgq_get": "pgq job",
+    "pgq_health": "pgq health",
+    "pgq_jobs": "pgq jobs",
+    "pgq_locks": "pgq locks",
+    "pgq_obstacles": "pgq doctor",
+    "pgq_pause": "pgq pause",
+    "pgq_pause_schedule": "pgq schedule pause",
+    "pgq_purge": "pgq purge",
+    "pgq_queue_settings": "pgq queue show",
+    "pgq_queues": "pgq queues",
+    "pgq_resume": "pgq resume",
+    "pgq_resume_schedule": "pgq schedule resume",
+    "pgq_retry": "pgq retry",
+    "pgq_retry_dead": "pgq retry --all",
+    "pgq_schedule": "pgq schedule add",
+    "pgq_schedules": "pgq schedules",
+    "pgq_unblock": "pgq unblock",
+    "pgq_unschedule": "pgq schedule remove",
+    "pgq_workers": "pgq workers",
+}
+_CALL: Final = re.compile(r"(?:SELECT )?\b(pgq_\w+)(?:\( ?(E?)'((?:[^']|'')*)'\))?")
 
 
 class Failure(click.ClickException):
@@ -72,6 +105,22 @@ class ServerFailure(Failure):
     exit_code = SERVER
 
 
+def in_commands(hint: str) -> str:
+    """Return a hint of the server with commands in place of the functions that do the same."""
+
+    def command(match: re.Match[str]) -> str:
+        name, escapes, argument = match.groups()
+        if name not in COMMANDS:
+            return match[0]
+        if argument is None:
+            return match[0].replace(name, COMMANDS[name]).removeprefix("SELECT ")
+        argument = argument.replace("''", "'")
+        argument = argument.replace("\\\\", "\\") if escapes else argument
+        return f"{COMMANDS[name]} {shlex.quote(argument)}"
+
+    return _CALL.sub(command, hint)
+
+
 def explain(exc: Exception) -> Failure:
     """Return the failure for an error of a connection, of the server or of pgq."""
     if isinstance(exc, Failure):
@@ -84,6 +133,7 @@ def explain(exc: Exception) -> Failure:
             message, hint = _ARGUMENTS.sub("", message), _INSTALL_HINT
         elif sqlstate == "42501":
             hint = hint or _GRANT_HINT
+        hint = in_commands(hint) if hint else None
         parts = [message, exc.detail, f"Hint: {hint}" if hint else None]
         message = ". ".join(part.rstrip(".") for part in parts if part) + ("." if hint else "")
         is_refused = (

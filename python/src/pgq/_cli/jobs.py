@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, get_args
 
+import asyncpg
 import click
 from rich.text import Text
 
 from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, connected, settings
 from pgq._cli.errors import FAILED, Failure
+from pgq._cli.filters import Filter, Search, filter_options, show_groups
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
 from pgq._errors import DuplicateKey, NotPermitted
 from pgq._models import JobState, Unreadable
 
-_FIRST_STEP: Final = 1000  # ids that are looked at at once; doubled while too few jobs are found
+_STEP: Final = 100  # jobs that are changed in one transaction
+_MOST: Final = 10**9
 
 _COLUMNS: Final = (
     Column("id", right=True),
@@ -26,6 +31,7 @@ _COLUMNS: Final = (
     Column("priority", "pri", right=True),
     Column("attempts", right=True),
     Column("enqueued_at", "enqueued"),
+    Column("task"),
     Column("worker"),
     Column("payload"),
     Column("last_error", "error", show=output.error_line),
@@ -36,18 +42,12 @@ _COLUMNS: Final = (
     cls=Command,
     examples="""
         pgq jobs --queue emails
-        pgq jobs --queue emails --state dead --limit 100
+        pgq jobs --queue emails --state dead --error timeout --since 2h
+        pgq jobs --task welcome --payload '{"to": "ada@example.org"}' --limit 100
         pgq jobs --before 81230 --json
     """,
 )
-@click.option("--queue", help="Of this queue; all that you may observe by default.")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(get_args(JobState)),
-    multiple=True,
-    help="In this state; may be repeated.",
-)
+@filter_options(*get_args(JobState))
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @click.option("--before", type=click.IntRange(1), metavar="ID", help="Only jobs below this id.")
 @click.option(
@@ -59,13 +59,7 @@ _COLUMNS: Final = (
 )
 @connected
 async def jobs(
-    client: Client,
-    *,
-    queue: str | None,
-    states: tuple[str, ...],
-    limit: int,
-    before: int | None,
-    depth: int,
+    client: Client, *, wanted: Filter, limit: int, before: int | None, depth: int
 ) -> None:
     """List the newest jobs, live and archived.
 
@@ -73,46 +67,26 @@ async def jobs(
     that it is cheap in a queue of whichever length. Where it stopped early it says so, on
     stderr: go on with --before. Exits with 1 if there is no such queue.
     """
-    top = await _top_id(client, queue) if before is None else before - 1
-    found: list[dict[str, Any]] = []
-    low, step = top, _FIRST_STEP
-    while len(found) < limit and low > max(top - depth, 0):
-        high, low = low, max(low - step, top - depth, 0)
-        wanted = (queue, list(states) or None, limit - len(found))
-        found += await client.fetch_by_index(sql.JOBS_BETWEEN, low, high, *wanted)
-        step *= 2
-    if not found and queue is not None and not await client.fetch(sql.QUEUE_SETTINGS, queue):
-        raise unknown_queue(queue)
+    search = Search(client, wanted)
+    pages = search.pages(sql.JOBS_BETWEEN, limit=limit, before=before, depth=depth)
+    found = [job async for page in pages for job in page]
+    if not found and wanted.queue is not None:
+        await _check_queue(client, wanted.queue)
     if settings().json:
         output.print_json([output.plain(job) for job in found])
     elif found:
         rows = [{**job, "attempts": f"{job['attempt']}/{job['max_attempts']}"} for job in found]
         output.show(output.table(rows, _COLUMNS))
-    if len(found) < limit and low > 0:
+    if len(found) < limit and search.low > 0:
+        low = search.low
         click.echo(f"Looked at ids above {low} only: go on with --before {low + 1}.", err=True)
     elif not found and not settings().json:
         click.echo("There is no such job that you may observe.", err=True)
 
 
-async def _top_id(client: Client, queue: str | None) -> int:
-    """Return the largest id of a job; 0 if there is none."""
-
-    async def is_below_a_job(job_id: int) -> bool:
-        [answer] = await client.fetch_by_index(sql.HAS_JOB_ABOVE, job_id, queue)
-        return bool(answer["found"])
-
-    low, high = 0, _FIRST_STEP
-    if not await is_below_a_job(low):
-        return 0
-    while await is_below_a_job(high):
-        low, high = high, high * 8
-    while high - low > 1:
-        middle = (low + high) // 2
-        if await is_below_a_job(middle):
-            low = middle
-        else:
-            high = middle
-    return high
+async def _check_queue(client: Client, name: str) -> None:
+    if not await client.fetch(sql.QUEUE_SETTINGS, name):
+        raise unknown_queue(name)
 
 
 @click.command(
@@ -153,22 +127,29 @@ async def job(client: Client, job_id: int) -> None:
     examples="""
         pgq retry 81230 81231
         pgq retry --queue emails --all
+        pgq retry --queue emails --error timeout --since 2h
+        pgq retry --task welcome --yes
     """,
 )
 @click.argument("job_ids", type=int, nargs=-1, metavar="[ID]...")
-@click.option("--queue", help="With --all: of this queue.")
+@filter_options("dead")
 @click.option("--all", "everything", is_flag=True, help="All dead jobs of --queue.")
-def retry(job_ids: tuple[int, ...], queue: str | None, *, everything: bool) -> None:
+@click.option("--yes", is_flag=True, help="Do it, with those that the other options select.")
+def retry(job_ids: tuple[int, ...], *, wanted: Filter, everything: bool, yes: bool) -> None:
     """Make dead jobs ready again, with all their attempts.
 
-    Exits with 1 if one of the ids is not that of a dead job, or if a live job has its dedupe key.
+    With a --task, --error or the like: shows how many and which dead jobs these select, and does
+    it with --yes, in steps. Exits with 1 if one of the ids is not that of a dead job, or if a
+    live job has its dedupe key.
     """
-    if job_ids and queue is None and not everything:
+    if wanted and not job_ids and not everything:
+        _retry_matching(wanted, yes=yes)
+    elif job_ids and wanted.queue is None and not wanted and not everything:
         _retry(job_ids)
-    elif queue is not None and everything and not job_ids:
-        _retry_queue(queue)
+    elif wanted.queue is not None and everything and not wanted and not job_ids:
+        _retry_queue(wanted.queue)
     else:
-        raise click.UsageError("Give ids, or --queue and --all.")
+        raise click.UsageError("Give ids, or --queue and --all, or --task, --error or the like.")
 
 
 @connected
@@ -197,34 +178,130 @@ async def _retry_queue(client: Client, queue: str) -> None:
     output.say(f"{output.jobs_are(len(retried))} ready again", retried=list(retried), refused=[])
 
 
+@connected
+async def _retry_matching(client: Client, wanted: Filter, *, yes: bool) -> None:
+    async def retry(ids: list[int]) -> list[int]:
+        try:
+            return await _done(client, sql.RETRY_MANY, ids)
+        except asyncpg.UniqueViolationError:  # of one of them
+            return [job_id for job_id in ids if await _retried(client, job_id)]
+
+    found = await _matching(client, wanted, yes=yes, what="retry")
+    if found is not None:
+        retried = await _in_steps([job["id"] for job in found], retry)
+        refused = sorted({job["id"] for job in found} - set(retried))
+        message = f"{output.jobs_are(len(retried))} ready again"
+        if refused:
+            message += (
+                f"; {output.jobs(len(refused))} not: no longer dead, or a live job has the key"
+            )
+        output.say(message, retried=retried, refused=refused)
+
+
+async def _retried(client: Client, job_id: int) -> bool:
+    with suppress(DuplicateKey):
+        return await client.queue().retry(job_id)
+    return False
+
+
+async def _matching(
+    client: Client, wanted: Filter, *, yes: bool, what: str
+) -> list[dict[str, Any]] | None:
+    """Return the jobs that are to be changed, the oldest first; without --yes, show them."""
+    pages = Search(client, wanted).pages(sql.IDS_BETWEEN, limit=_MOST)
+    found = [job async for page in pages for job in page]
+    if not found and wanted.queue is not None:
+        await _check_queue(client, wanted.queue)
+    found.reverse()
+    if yes:
+        return found
+    if settings().json:
+        output.print_json({"matching": [job["id"] for job in found]})
+    elif found:
+        show_groups(found)
+        click.echo(f"\n{output.jobs(len(found))}: add --yes to {what} them.")
+    else:
+        click.echo("There is no such job that you may observe.", err=True)
+    return None
+
+
+async def _in_steps(
+    ids: list[int], change: Callable[[list[int]], Awaitable[list[int]]]
+) -> list[int]:
+    """Change jobs, some in each transaction, and tell how far it is."""
+    done: list[int] = []
+    for start in range(0, len(ids), _STEP):
+        done += await change(ids[start : start + _STEP])
+        if len(ids) > _STEP:
+            click.echo(f"{min(start + _STEP, len(ids))} of {len(ids)}", err=True)
+    return done
+
+
+async def _done(client: Client, statement: str, ids: list[int], *args: object) -> list[int]:
+    return [row["id"] for row in await client.fetch(statement, ids, *args) if row["done"]]
+
+
 @click.command(
     cls=Command,
     examples="""
         pgq cancel 81230 81231
         pgq cancel --queue crawl --key example.org --force
         pgq cancel --queue crawl --all
+        pgq cancel --task crawl --state scheduled --payload '{"host": "example.org"}' --yes
     """,
 )
 @click.argument("job_ids", type=int, nargs=-1, metavar="[ID]...")
-@click.option("--queue", help="With --key or --all: of this queue.")
+@filter_options("ready", "scheduled", "waiting", "active")
 @click.option("--key", help="The live job of --queue with this dedupe key.")
 @click.option("--all", "everything", is_flag=True, help="All live jobs of --queue.")
 @click.option("--force", is_flag=True, help="Active jobs, too: their receipts are void then.")
+@click.option("--yes", is_flag=True, help="Do it, with those that --task and the like select.")
 def cancel(
-    job_ids: tuple[int, ...], queue: str | None, key: str | None, *, everything: bool, force: bool
+    job_ids: tuple[int, ...],
+    *,
+    wanted: Filter,
+    key: str | None,
+    everything: bool,
+    force: bool,
+    yes: bool,
 ) -> None:
     """Cancel live jobs.
 
-    The worker of an active job is told at its next heartbeat, and there is no other attempt;
-    the job is active until then, and not counted with --all. Exits with 1 if one of the jobs is
-    not live.
+    With a --task, --error or the like: shows how many and which live jobs these select, and does
+    it with --yes, in steps. The worker of an active job is told at its next heartbeat, and there
+    is no other attempt; the job is active until then, and not counted with --all. Exits with 1
+    if one of the jobs is not live.
     """
-    if job_ids and queue is None and key is None and not everything:
+    is_named = job_ids or key is not None or everything
+    if wanted and not is_named:
+        _cancel_matching(wanted, force=force, yes=yes)
+    elif job_ids and wanted.queue is None and key is None and not everything and not wanted:
         _cancel(job_ids, force=force)
-    elif queue is not None and (key is not None) != everything and not job_ids:
-        _cancel_in_queue(queue, key, force=force)
+    elif (
+        wanted.queue is not None and (key is not None) != everything and not wanted and not job_ids
+    ):
+        _cancel_in_queue(wanted.queue, key, force=force)
     else:
-        raise click.UsageError("Give ids, or --queue and --key, or --queue and --all.")
+        raise click.UsageError(
+            "Give ids, or --queue and --key, or --queue and --all, or --task, --error or the like."
+        )
+
+
+@connected
+async def _cancel_matching(client: Client, wanted: Filter, *, force: bool, yes: bool) -> None:
+    async def cancel(ids: list[int]) -> list[int]:
+        return await _done(client, sql.CANCEL_MANY, ids, force)
+
+    found = await _matching(client, wanted, yes=yes, what="cancel")
+    if found is not None:
+        cancelled = await _in_steps([job["id"] for job in found], cancel)
+        left = {job["id"]: job["state"] for job in found if job["id"] not in set(cancelled)}
+        asked = [job_id for job_id, state in left.items() if state == "active" and not force]
+        refused = [job_id for job_id in left if job_id not in asked]
+        message = f"{output.jobs_are(len(cancelled))} cancelled"
+        if asked:
+            message += f"; the workers of {len(asked)} active ones are told"
+        output.say(message, cancelled=cancelled, asked=asked, refused=refused)
 
 
 @connected

@@ -10,7 +10,7 @@ from pgq._cli.enqueue import enqueue
 from pgq._cli.extension import install, upgrade
 from pgq._cli.jobs import cancel, job, jobs, retry
 from pgq._cli.metrics import metrics
-from pgq._cli.queues import pause, purge, queue, queues, resume
+from pgq._cli.queues import pause, purge, queue, queues, resume, unblock
 from pgq._cli.schedules import schedule, schedules
 from pgq._cli.top import top
 from pgq._cli.views import health, locks, workers
@@ -19,7 +19,7 @@ from pgq._cli.worker import worker
 _SECTIONS = {
     "Work": (worker, enqueue),
     "Jobs": (jobs, job, retry, cancel),
-    "Queues": (queues, queue, pause, resume, purge),
+    "Queues": (queues, queue, pause, resume, unblock, purge),
     "Schedules": (schedules, schedule),
     "Watch": (top, workers, health, locks, metrics),
     "Server": (install, upgrade, doctor),

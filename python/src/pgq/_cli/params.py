@@ -58,6 +58,25 @@ def time(text: str) -> datetime:
     return value if value.utcoffset() is not None else value.astimezone()
 
 
+def moment(text: str) -> datetime | timedelta:
+    """Read a time as `time` does, or a duration, which is so long ago."""
+    try:
+        return duration(text)
+    except click.BadParameter:
+        pass
+    try:
+        return time(text)
+    except click.BadParameter as exc:
+        message = f"{text!r} is not a time such as 2027-01-31T08:00:00Z, or a duration such as 2h."
+        raise click.BadParameter(message) from exc
+
+
+def json_text(text: str) -> str:
+    """Read JSON, and return it as it is written."""
+    check_payload(text)
+    return text
+
+
 def header(text: str) -> tuple[str, Any]:
     """Read key=value; the value is JSON, or else text."""
     key, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`pgq queues`, `pgq queue`, `pgq pause`, `pgq resume` and `pgq purge`."""
+"""`pgq queues`, `pgq queue`, `pgq pause`, `pgq resume`, `pgq unblock` and `pgq purge`."""
 
 from __future__ import annotations
 
@@ -239,6 +239,21 @@ async def resume(client: Client, name: str) -> None:
     await client.queue(name).resume()
     done = "is resumed" if all(row["paused"] for row in rows) else "was not paused"
     output.say(f"queue {name} {done}", queue=name, paused=False)
+
+
+@click.command(cls=Command, examples="pgq unblock emails ada@example.org")
+@click.argument("name", metavar="QUEUE")
+@click.argument("group_key", metavar="GROUP")
+@connected
+async def unblock(client: Client, name: str, group_key: str) -> None:
+    """Let a group go on that a dead job blocks. The job stays dead.
+
+    Groups are blocked in queues with --group-on-dead block. Exits with 1 if the group is not
+    blocked.
+    """
+    if not await client.queue(name).unblock(group_key):
+        raise Failure(f"the group {group_key} of {name} is not blocked")
+    output.say(f"group {group_key} goes on", queue=name, group_key=group_key, unblocked=True)
 
 
 @click.command(

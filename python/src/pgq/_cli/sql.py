@@ -6,6 +6,38 @@ QUEUES: Final = "select * from @pgq_queues order by queue"
 
 QUEUE_SETTINGS: Final = "select * from @pgq_queue_settings where name = $1::text"
 
+ALL_SETTINGS: Final = "select * from @pgq_queue_settings"
+
+OBSTACLES: Final = "select * from @pgq_obstacles order by queue, cause, since, job_id"
+
+# Who may see no more of others sees their application and user. A socket has no address.
+SESSIONS: Final = """
+    select a.pid, a.application_name as application, a.usename as role, a.backend_start,
+           case when a.client_port = -1 then 'local' else pg_catalog.host(a.client_addr) end
+               as client
+      from pg_catalog.pg_stat_activity a
+     where a.pid = any ($1::integer[])"""
+
+# Where sessions begin with an isolation level in which maintenance does not run.
+ISOLATION: Final = """
+    select coalesce(r.rolname, 'all roles') as role,
+           coalesce(d.datname, 'all databases') as database
+      from pg_catalog.pg_db_role_setting s
+      left join pg_catalog.pg_roles r on r.oid = s.setrole
+      left join pg_catalog.pg_database d on d.oid = s.setdatabase,
+           pg_catalog.unnest(s.setconfig) c
+     where c ~ '^default_transaction_isolation=(repeatable read|serializable)'
+       and (s.setdatabase = 0 or d.datname = pg_catalog.current_database())"""
+
+# Who changes schedules, or fires one, in a transaction that is open.
+SCHEDULE_WRITERS: Final = """
+    select l.pid
+      from pg_catalog.pg_locks l
+      join pg_catalog.pg_class c on c.oid = l.relation
+      join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = 'pgq' and c.relname = 'schedule' and l.mode = 'RowExclusiveLock'
+       and l.pid <> pg_catalog.pg_backend_pid()"""
+
 WORKERS: Final = "select * from @pgq_workers order by queue, worker, pid"
 
 HEALTH: Final = "select * from @pgq_health"
@@ -20,20 +52,54 @@ HAS_JOB_ABOVE: Final = """
         select from @pgq_jobs where id > $1::bigint and ($2::text is null or queue = $2)
     ) as found"""
 
-JOBS_BETWEEN: Final = """
-    select j.id, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.group_key,
-           j.dedupe_key, j.worker, j.enqueued_at, j.run_at, j.claimed_at, j.lease_expires_at,
-           j.finished_at, j.expires_at, j.cancel_requested, j.last_error,
-           j.payload::text as payload, j.headers::text as headers,
-           j.checkpoint::text as checkpoint, j.result::text as result
+# A job's time is that of its end, else of its claim, else of its enqueue.
+_MATCHING: Final = """
       from (
-               select * from @pgq_jobs
-                where id > $1::bigint and id <= $2::bigint and ($3::text is null or queue = $3)
-                  and ($4::text[] is null or state = any ($4))
-                order by id desc
-                limit $5::integer
+               select m.*, m.headers ->> 'task' as task
+                 from @pgq_jobs m
+                where m.id > $1::bigint and m.id <= $2::bigint
+                  and ($4::text is null or m.queue = $4)
+                  and ($5::text[] is null or m.state = any ($5))
+                  and ($6::text is null or m.headers ->> 'task' = $6)
+                  and ($7::text is null or pg_catalog.strpos(
+                          pg_catalog.lower(m.last_error), pg_catalog.lower($7)) > 0)
+                  and ($8::text is null or pg_catalog.jsonb_contains(m.payload, $8::jsonb))
+                  and ($9::text is null or m.group_key = $9)
+                  and ($10::text is null or m.worker = $10)
+                  and coalesce(coalesce(m.finished_at, m.claimed_at, m.enqueued_at)
+                               >= coalesce($11::timestamptz, pg_catalog.now() - $12::interval),
+                               true)
+                  and coalesce(coalesce(m.finished_at, m.claimed_at, m.enqueued_at)
+                               < coalesce($13::timestamptz, pg_catalog.now() - $14::interval),
+                               true)
+                order by m.id desc
+                limit $3::integer
            ) j
      order by j.id desc"""
+
+JOBS_BETWEEN: Final = (
+    """
+    select j.id, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.group_key,
+           j.dedupe_key, j.task, j.worker, j.enqueued_at, j.run_at, j.claimed_at,
+           j.lease_expires_at, j.finished_at, j.expires_at, j.cancel_requested, j.last_error,
+           j.payload::text as payload, j.headers::text as headers,
+           j.checkpoint::text as checkpoint, j.result::text as result"""
+    + _MATCHING
+)
+
+IDS_BETWEEN: Final = (
+    """
+    select j.id, j.queue, j.state, j.task, pg_catalog.right(j.last_error, 1000) as last_error"""
+    + _MATCHING
+)
+
+RETRY_MANY: Final = """
+    select i.id, @pgq_retry(id => i.id) as done
+      from pg_catalog.unnest($1::bigint[]) i (id)"""
+
+CANCEL_MANY: Final = """
+    select i.id, @pgq_cancel(id => i.id, force => $2::boolean) as done
+      from pg_catalog.unnest($1::bigint[]) i (id)"""
 
 SCHEDULES: Final = """
     select s.name, s.cron, s.timezone, s.queue, s.paused, s.next_at, s.last_at, s.missed,

@@ -4,68 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 import click
-from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, Settings, connect, connected, settings
 from pgq._cli.errors import SERVER_ERRORS, Failure, explain
-from pgq._cli.output import Column
+from pgq._cli.finding import gather
+from pgq._cli.screen import Frame, View
 
 _CALL_SECONDS: Final = 10.0
-_QUEUES: Final = (
-    Column("queue"),
-    Column("ready", right=True),
-    Column("scheduled", right=True),
-    Column("waiting", right=True),
-    Column("active", right=True),
-    Column("dead", right=True),
-    Column("done_per_second", "done/s", right=True),
-    Column("failed_per_second", "failed/s", right=True),
-    Column("oldest_ready_age", "oldest ready", right=True),
-    Column("holding", right=True),
-    Column("paused"),
-)
-_WORKERS: Final = (
-    Column("worker"),
-    Column("queue"),
-    Column("jobs", right=True),
-    Column("expired", right=True),
-    Column("oldest_claim", right=True),
-    Column("last_heartbeat", right=True),
-    Column("pid", right=True),
-    Column("backend_gone"),
-)
-_OBSTACLES: Final = (
-    Column("subject"),
-    Column("age", right=True),
-    Column("pid", right=True),
-    Column("detail"),
-    Column("query"),
-)
-
-
-_END_KEYS: Final = b"qQ\x1a"  # the last one is Ctrl-Z
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What a frame shows."""
-
-    server: dict[str, Any]
-    queues: list[dict[str, Any]]
-    workers: list[dict[str, Any]]
-    health: list[dict[str, Any]]
+_END_KEYS: Final = frozenset("qQ\x1a")  # the last one is Ctrl-Z
+_KEY: Final = re.compile(r"\x1b[\[O][0-9;]*.|.", re.DOTALL)
 
 
 @click.command(
@@ -81,10 +41,12 @@ class Sample:
 )
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 def top(interval: timedelta, *, once: bool) -> None:
-    """Watch queues and workers, and what blocks rotation, until q or Ctrl-C.
+    """Watch queues, workers and what keeps them from moving, until q or Ctrl-C.
 
-    The rates are those of the last minute; "holding" is how many workers hold jobs. What blocks
-    rotation, or holds the xmin horizon, is shown to roles that may observe all queues.
+    Other keys scroll and sort: ? shows them. Where there is not room for all, columns and lines
+    that matter less are left out. The rates are those of the last minute; "workers" is how many
+    hold jobs. What blocks rotation, or holds the xmin horizon, is shown to roles that may observe
+    all queues; pgq doctor tells more.
     """
     if once or settings().json:
         _print_frame()
@@ -96,55 +58,83 @@ def top(interval: timedelta, *, once: bool) -> None:
 
 @connected
 async def _print_frame(client: Client) -> None:
-    sample = await _look(client)
+    frame = await _look(client)
     if settings().json:
-        output.print_json(asdict(sample))
+        facts = frame.facts
+        output.print_json(
+            {
+                "server": frame.server,
+                "queues": facts.queues,
+                "workers": facts.workers,
+                "health": facts.health,
+                "obstacles": facts.obstacles,
+            }
+        )
     else:
-        output.show(_frame(sample, output.console()))
+        console = output.console()
+        output.show(frame.render(View(), console.width, None))
 
 
-async def _look(client: Client) -> Sample:
-    return Sample(
-        (await client.fetch(sql.SERVER))[0],
-        await client.fetch(sql.QUEUES),
-        await client.fetch(sql.WORKERS),
-        await client.fetch(sql.HEALTH),
-    )
+async def _look(client: Client) -> Frame:
+    [server] = await client.fetch(sql.SERVER)
+    return Frame(await gather(client), server)
 
 
 async def _watch(options: Settings, seconds: float) -> None:
     """Show one frame after the other; connect again when the connection is lost."""
     console = output.console()
-    ended = asyncio.Event()
+    view, ended, pressed = View(), asyncio.Event(), asyncio.Event()
+
+    def press(keys: str) -> None:
+        for key in _KEY.findall(keys):
+            view.press(key)
+        pressed.set()
+
+    def show(frame: Frame) -> None:
+        live.update(frame.render(view, console.width, console.height), refresh=True)
+
     with (
-        _ends(ended),
+        _ends(ended, press),
         Live(Text("connecting"), console=console, screen=True, auto_refresh=False) as live,
     ):
         while not ended.is_set():
             try:
                 async with connect(options, "pgq top", command_timeout=_CALL_SECONDS) as client:
                     while not ended.is_set():
-                        live.update(_frame(await _look(client), console), refresh=True)
-                        await _pause(ended, seconds)
+                        frame = await _look(client)
+                        show(frame)
+                        until = time.monotonic() + seconds
+                        while await _is_pressed(ended, pressed, until - time.monotonic()):
+                            show(frame)
             except (Failure, *SERVER_ERRORS) as exc:
                 live.update(Text(explain(exc).message, style="red"), refresh=True)
-                await _pause(ended, seconds)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), seconds)
 
 
-async def _pause(ended: asyncio.Event, seconds: float) -> None:
+async def _is_pressed(ended: asyncio.Event, pressed: asyncio.Event, seconds: float) -> bool:
+    """Wait for a key, and tell whether one came that is not the last."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(ended.wait(), seconds)
+        await asyncio.wait_for(pressed.wait(), max(seconds, 0))
+        pressed.clear()
+        return not ended.is_set()
+    return False
 
 
 @contextmanager
-def _ends(ended: asyncio.Event) -> Generator[None]:
-    """Let q, Ctrl-C and SIGTERM set an event while the block lasts."""
+def _ends(ended: asyncio.Event, press: Callable[[str], None]) -> Generator[None]:
+    """Let q, Ctrl-C and SIGTERM set an event while the block lasts; other keys are passed on."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def end() -> None:
+        ended.set()
+        press("")
+
     for number in numbers:
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, end)
     try:
-        with _keys(ended) if sys.stdin.isatty() else nullcontext():
+        with _keys(end, press) if sys.stdin.isatty() else nullcontext():
             yield
     finally:
         for number in numbers:
@@ -152,7 +142,7 @@ def _ends(ended: asyncio.Event) -> Generator[None]:
 
 
 @contextmanager
-def _keys(ended: asyncio.Event) -> Generator[None]:
+def _keys(end: Callable[[], None], press: Callable[[str], None]) -> Generator[None]:
     import termios  # noqa: PLC0415 -- not on Windows
     import tty  # noqa: PLC0415 -- as well
 
@@ -162,8 +152,11 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
 
     def read() -> None:
         typed = os.read(file, 100)
-        if not typed or set(typed) & set(_END_KEYS):
-            ended.set()
+        keys = typed.decode(errors="replace")
+        if not typed or set(keys) & _END_KEYS:
+            end()
+        else:
+            press(keys)
 
     tty.setcbreak(file)
     changed = termios.tcgetattr(file)
@@ -176,49 +169,3 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
     finally:
         loop.remove_reader(file)
         termios.tcsetattr(file, termios.TCSADRAIN, before)
-
-
-def _frame(sample: Sample, console: Console) -> RenderableType:
-    """Return what fits on the screen: the queues first, then who is in the way, then workers."""
-    server, now = sample.server, sample.server["now"]
-    obstacles = [
-        row
-        for row in sample.health
-        if row["status"] == "warning" or (row["subject"], row["status"]) == ("sessions", "unknown")
-    ]
-    parts: list[RenderableType] = [
-        Text(f"{server['database']}, PostgreSQL {server['version']}, {output.text(now)}"),
-        Text(),
-        output.table((_queue(row, sample.workers) for row in sample.queues), _QUEUES),
-        Text(),
-    ]
-    if obstacles:
-        parts += [output.table(obstacles, _OBSTACLES), Text()]
-    elif sample.health:
-        parts += [Text("Nothing is in the way of rotation or vacuum.", style="green"), Text()]
-    lines = len(sample.queues) + len(obstacles) + 8
-    room = max(console.height - lines, 1) if console.is_terminal else None
-    if sample.workers:
-        parts.append(output.table((_worker(row, now) for row in sample.workers[:room]), _WORKERS))
-    return Group(*parts)
-
-
-def _queue(row: dict[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        **row,
-        "done_per_second": _rate(row["completed_last_minute"]),
-        "failed_per_second": _rate(row["failed_last_minute"]),
-        "holding": len({other["worker"] for other in workers if other["queue"] == row["queue"]}),
-    }
-
-
-def _rate(per_minute: int | None) -> str:
-    return "" if per_minute is None else f"{per_minute / 60:.1f}"
-
-
-def _worker(row: dict[str, Any], now: datetime) -> dict[str, Any]:
-    return {
-        **row,
-        "oldest_claim": now - row["oldest_claimed_at"],
-        "last_heartbeat": now - row["last_heartbeat_at"],
-    }
