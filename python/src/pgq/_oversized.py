@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -18,8 +17,8 @@ import asyncpg
 
 from pgq import _sql
 from pgq._errors import JobHeld, NotClaimable, PayloadTooLong, UnknownJob
-from pgq._link import Link, backoff
-from pgq._log import about, log
+from pgq._link import Call, Link, backoff
+from pgq._log import log, trouble
 from pgq._models import Job
 from pgq._queue import Connection, Queue
 
@@ -61,32 +60,28 @@ async def claim_one(
     Returns:
         Since when the job may be leased, and the job.
     """
+    pauses = backoff()
     while (job_id := await link.run(partial(_peek, queue, timeout))) is not None:
         claim = partial(queue.claim, job_id, timeout, worker=worker)
         begun = time.monotonic()
         try:
             return begun, [await link.run(claim, timeout.total_seconds())]
         except (JobHeld, NotClaimable, UnknownJob):  # somebody else was quicker
+            await asyncio.sleep(next(pauses))
             continue
         except Exception as exc:
             if not is_oversized(exc):
                 raise
             error = exc
 
-        async def claim_blindly(*, connection: Connection, claim: Any = claim) -> Job[Any]:
-            job: Job[Any] = await claim(connection=_Blind(connection))
-            return job
-
-        job = await _claimed(link, claim_blindly)
         reason = f"the job cannot be read: {error or 'the server did not answer in time'}"
-        may_retry = isinstance(error, TimeoutError)
-        await link.run(partial(queue.fail, job, reason, retryable=may_retry))
+        await _fail(link, queue, claim, reason, may_retry=isinstance(error, TimeoutError))
         log.warning(
             "job %d of queue %r failed, it cannot be read: %r",
-            job.id,
+            job_id,
             queue.name,
             error,
-            extra=about(job),
+            extra={"pgq_job_id": job_id, "pgq_queue": queue.name, **trouble(error)},
         )
     return time.monotonic(), []
 
@@ -103,10 +98,18 @@ async def _peek(queue: Queue, timeout: timedelta, *, connection: Connection) -> 
     return jobs[0].id if jobs else None
 
 
-async def _claimed(link: Link, claim: Any) -> Job[Any]:
+async def _fail(
+    link: Link, queue: Queue, claim: Call[Job[Any]], reason: str, *, may_retry: bool
+) -> None:
+    # In one call: nobody takes the job for that of a lost claim meanwhile.
+    async def claim_and_fail(*, connection: Connection) -> None:
+        job = await claim(connection=cast("Connection", _Blind(connection)))
+        await queue.fail(job, reason, retryable=may_retry, connection=connection)
+
     # The call that was not answered may hold the job until the server has noticed its end.
     for pause in islice(backoff(), 8):
-        with suppress(JobHeld):
-            return await link.run(claim)
-        await asyncio.sleep(pause)
-    return await link.run(claim)
+        try:
+            return await link.run(claim_and_fail)
+        except JobHeld:
+            await asyncio.sleep(pause)
+    return await link.run(claim_and_fail)
