@@ -18,7 +18,7 @@ import asyncpg
 from pgq import _sql
 from pgq._errors import JobHeld, NotClaimable, PayloadTooLong, UnknownJob
 from pgq._link import Call, Link, backoff
-from pgq._log import log, trouble
+from pgq._log import about, log
 from pgq._models import Job
 from pgq._queue import Connection, Queue
 
@@ -75,13 +75,13 @@ async def claim_one(
             error = exc
 
         reason = f"the job cannot be read: {error or 'the server did not answer in time'}"
-        await _fail(link, queue, claim, reason, may_retry=isinstance(error, TimeoutError))
+        job = await _fail(link, queue, claim, reason, may_retry=isinstance(error, TimeoutError))
         log.warning(
             "job %d of queue %r failed, it cannot be read: %r",
-            job_id,
+            job.id,
             queue.name,
             error,
-            extra={"pgq_job_id": job_id, "pgq_queue": queue.name, **trouble(error)},
+            extra=about(job),
         )
     return time.monotonic(), []
 
@@ -100,11 +100,12 @@ async def _peek(queue: Queue, timeout: timedelta, *, connection: Connection) -> 
 
 async def _fail(
     link: Link, queue: Queue, claim: Call[Job[Any]], reason: str, *, may_retry: bool
-) -> None:
+) -> Job[Any]:
     # In one call: nobody takes the job for that of a lost claim meanwhile.
-    async def claim_and_fail(*, connection: Connection) -> None:
+    async def claim_and_fail(*, connection: Connection) -> Job[Any]:
         job = await claim(connection=cast("Connection", _Blind(connection)))
         await queue.fail(job, reason, retryable=may_retry, connection=connection)
+        return job
 
     # The call that was not answered may hold the job until the server has noticed its end.
     for pause in islice(backoff(), 8):

@@ -25,7 +25,7 @@ from pgq._errors import LeaseLost, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, Outage, answered, backoff, is_silent, is_transient, transaction
 from pgq._listen import Listener
-from pgq._log import about, about_worker, log, traced
+from pgq._log import about, about_worker, log, traced, trouble
 from pgq._models import Job, Token, Unreadable, readable
 from pgq._outcomes import Cancel, GiveUp, Outcome, Settled, Snooze
 from pgq._oversized import claim_one, is_oversized
@@ -477,7 +477,9 @@ class Run:
                 given_back = await self._claims.run(self._release_unheld)
             except Exception as exc:  # noqa: BLE001 the leases run out
                 if not is_transient(exc):
-                    log.warning("jobs of lost claims cannot be given back: %r", exc)
+                    log.warning(
+                        "jobs of lost claims cannot be given back: %r", exc, extra=trouble(exc)
+                    )
                     return
             else:
                 if given_back:
