@@ -34,6 +34,7 @@ from pgq._queue import DEFAULT_TIMEOUT, Connection, Dumps, Queue
 from pgq._rows import with_payload
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
+from pgq._unbegun import inherited
 from pgq._version import check
 from pgq._watch import Watch
 
@@ -242,6 +243,7 @@ class Run:
         self._lost_tokens: set[Token | None] = set()  # of jobs that it has begun, or may have
         self._lost_claims: dict[int, float] = {}  # by session: until when their leases last
         self._finding: asyncio.Task[None] | None = None
+        self._unbegun = inherited.pop() if inherited else None
         self._claims = Link(pool, settings.call_seconds, self._outage)
         self._settles = Link(pool, settings.call_seconds, self._outage)
         self._settler = Settler(self._queue, self._settles, self._settled, self._refused)
@@ -268,12 +270,33 @@ class Run:
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):
                 check(await link.run(self._queue.version))
+            await self._release_left()
             await self._prove_statements()
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
             name = self._settings.name
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
+
+    async def _release_left(self) -> None:
+        """Give back what a process before this one had claimed and not begun when it was killed."""
+        if self._unbegun is None or not self._unbegun.left:
+            return
+        given_back = 0
+        try:
+            for receipt in self._unbegun.left:
+                given_back += await self._claims.run(partial(self._queue.release, receipt))
+                self._unbegun.discard(receipt[1])
+        except Exception as exc:  # noqa: BLE001 the leases run out
+            log.warning(
+                "jobs that were not begun cannot be given back: %r", exc, extra=trouble(exc)
+            )
+        if given_back:
+            log.info(
+                "jobs that a killed process had not begun are given back: %d",
+                given_back,
+                extra=about_worker(self._settings.name),
+            )
 
     async def _prove_statements(self) -> None:
         """Run a prepared statement in another session than before, if a pooler shares sessions.
@@ -541,6 +564,8 @@ class Run:
                 extra=about_worker(self._settings.name),
             )
         intake.held += len(jobs)
+        if self._unbegun is not None:
+            self._unbegun.add(jobs)
         for job in jobs:
             held = self._held[job.token] = _Held(job, intake)
             if is_late or self._stopping.is_set():
@@ -572,6 +597,8 @@ class Run:
     def _forget(self, held: _Held) -> None:
         if self._held.pop(held.job.token, None) is not None:
             self._beats.drop(held.job.token)
+            if self._unbegun is not None:
+                self._unbegun.discard(held.job.token)
             held.intake.held -= 1
             held.intake.freed.set()
             held.intake.ended += 1
@@ -586,7 +613,10 @@ class Run:
         try:
             if self._stopping.is_set() or held.reason is not None:
                 self._give_back(held)
-            elif log.isEnabledFor(logging.DEBUG):
+                return
+            if self._unbegun is not None:
+                self._unbegun.discard(held.job.token)
+            if log.isEnabledFor(logging.DEBUG):
                 await self._handle_timed(held)
             else:
                 await self._handle(held)

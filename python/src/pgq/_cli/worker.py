@@ -26,6 +26,7 @@ from pgq._cli.errors import Failure, Misuse
 from pgq._cli.supervisor import Supervisor
 from pgq._run import SUPERVISED
 from pgq._task import Task
+from pgq._unbegun import Unbegun, inherited
 from pgq._worker import Worker
 
 # Frames of what imports, not of what is imported.
@@ -71,7 +72,7 @@ log = logging.getLogger("pgq")
     help="The least severe level that is written.",
 )
 @click.option("--log-json", is_flag=True, help="Write the log as one JSON object a line.")
-@click.option("--supervised", is_flag=True, hidden=True)
+@click.option("--supervised", type=int, hidden=True)
 def worker(
     target: str,
     *,
@@ -80,7 +81,7 @@ def worker(
     pool_size: int,
     log_level: str,
     log_json: bool,
-    supervised: bool,
+    supervised: int | None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
@@ -99,10 +100,11 @@ def worker(
     if processes == 1 and not reload:
         asyncio.run(_serve(settings(), _load(target), pool_size, supervised=supervised))
         return
-    command = [sys.executable, "-m", "pgq", "worker", target, "--supervised"]
+    command = [sys.executable, "-m", "pgq", "worker", target]
     command += ["--pool-size", str(pool_size), "--log-level", log_level]
     command += ["--log-json"] if log_json else []
     command += ["--debug"] if settings().debug else []
+    command += ["--supervised"]  # with the number that the supervisor adds
     environment = dict(os.environ)
     if (dsn := settings().dsn) is not None:
         environment["PGQ_DSN"] = dsn
@@ -167,7 +169,9 @@ def _where(exc: Exception) -> str:
     return ""
 
 
-async def _serve(options: Settings, target: _Target, pool_size: int, *, supervised: bool) -> None:
+async def _serve(
+    options: Settings, target: _Target, pool_size: int, *, supervised: int | None
+) -> None:
     async with asyncpg.create_pool(
         options.dsn,
         min_size=0,
@@ -197,8 +201,9 @@ async def _serve(options: Settings, target: _Target, pool_size: int, *, supervis
             raise Misuse(message)
 
 
-async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool) -> None:
-    if supervised:
+async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: int | None) -> None:
+    if supervised is not None:
+        inherited.append(Unbegun(supervised))
         _obey_supervisor(worker)
     try:
         await worker.run(pool)
