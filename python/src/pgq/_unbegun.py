@@ -30,7 +30,7 @@ def new_file() -> IO[bytes]:
 class Unbegun:
     """Receipts in a file of `new_file`, which a kill does not take along.
 
-    Writing one costs less than a microsecond: no system call, nothing on the network.
+    Writing one costs about a microsecond: no system call, nothing on the network.
 
     Args:
         descriptor: of the file; it is closed.
