@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pgq
 import pytest
 from pgq import _unbegun, testing
+from pgq._cli.supervisor import Supervisor
 from pgserver import PATIENCE
 
-from .cli_session import running
-from .sessions import Connection, until
-from .workers import FAST
+from .cli_session import running, variables
+from .sessions import Connection, started, until, within
 
 pytestmark = pytest.mark.once
 SHOP = """
@@ -29,7 +31,7 @@ worker = pgq.Worker()
 async def work(job):
     if job.payload == "poison":
         poisoned.set()
-        for _ in range(100):  # what was claimed with it begins
+        for _ in range(3):  # what was claimed with it begins
             await asyncio.sleep(0)
         os._exit(70)
     if poisoned.is_set():
@@ -55,7 +57,7 @@ def shop(tmp_path: Path) -> Path:
 
 async def create_all(connection: Connection) -> None:
     for name in ("begun", "together", "prefetched"):
-        await pgq.Queue(connection, name).create(max_attempts=5, backoff_base=FAST)
+        await pgq.Queue(connection, name).create(max_attempts=5)
 
 
 async def states(queue: pgq.Queue, ids: list[pgq.JobId]) -> list[tuple[str, int]]:
@@ -83,7 +85,11 @@ async def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_complete
 
 @pytest.mark.parametrize("name", ["together", "prefetched"])
 async def test_what_a_killed_process_had_not_begun_comes_back_at_once_and_uncounted(
-    dsn: dict[str, Any], connection: Connection, shop: Path, name: str
+    monkeypatch: pytest.MonkeyPatch,
+    dsn: dict[str, Any],
+    connection: Connection,
+    shop: Path,
+    name: str,
 ) -> None:
     await create_all(connection)
     queue = pgq.Queue(connection, name)
@@ -92,13 +98,15 @@ async def test_what_a_killed_process_had_not_begun_comes_back_at_once_and_uncoun
     async def are_over() -> bool:
         return {state for state, _ in await states(queue, healthy)} == {"completed"}
 
-    # Their leases would last for an hour.
-    async with running(dsn, "worker", "shop:worker", "--processes", "2", cwd=shop) as worker:
-        for _ in range(3):  # the third one in the place of the one that was killed
-            await worker.until(lambda line: "has started" in line)
-        assert any("had not begun are given back: 10" in line for line in worker.lines)
-        await until(are_over, pause=0.05)
-        assert await worker.terminated() == 0
+    monkeypatch.chdir(shop)
+    command = (sys.executable, "-m", "pgq", "worker", "shop:worker", "--supervised")
+    supervisor = Supervisor(command, {**os.environ, **variables(dsn)}, 1)  # it claims all of them
+    async with started(supervisor.run()) as run:
+        try:
+            await until(are_over, pause=0.05)  # their leases would last for an hour
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await within(run) == 0
     assert await states(queue, healthy) == [("completed", 1)] * 10
     assert await states(queue, [poison]) == [("active", 1)]
 
