@@ -241,6 +241,25 @@ $$;
 comment on function pgq._sleep_for(integer[], bigint[], interval, timestamptz) is
 'for pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not';
 
+create function pgq._is_deaf(p_queue_ids integer[])
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_channels constant text[] := array(
+        select c from pg_listening_channels() c where c ~ '^pgq_[0-9]+$'
+    );
+begin
+    return v_channels <> '{}' and exists (
+        select from unnest(p_queue_ids) i where format('pgq_%s', i) <> all (v_channels)
+    );
+end
+$$;
+comment on function pgq._is_deaf(integer[]) is
+'whether the session listens for queues, but not for all of these: one was dropped and created '
+'again';
+
 create function @extschema@.pgq_wait(
     queues text[],
     max_wait interval default '30 seconds'
@@ -262,11 +281,15 @@ begin
     v_ids := array(
         select distinct pgq._queue_id(q, 'consume') as id from unnest(queues) q order by id
     );
-    return pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now);
+    return least(
+        pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now),
+        case when pgq._is_deaf(v_ids) then interval '1 second' end
+    );
 exception
     -- It does not sleep then: others need not notify it.
     when operator_intervention or object_not_in_prerequisite_state or transaction_rollback
-        or insufficient_resources or invalid_transaction_state
+        or insufficient_resources or invalid_transaction_state or undefined_object
+        or insufficient_privilege
     then
         perform pgq._hold_waits('{}');
         raise;
@@ -280,7 +303,8 @@ comment on function @extschema@.pgq_wait(text[], interval) is
 'notifies the session, nor for 40 ms from the first call after pgq_wake on, when each returns 10 '
 'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
 'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
-'second while a queue is at a limit. COMMIT PREPARED cannot notify: where transactions are '
-'prepared, give a max_wait of a second. Not inside a transaction block: no notification comes '
-'there. Errors: 42704 unknown queue; 22004; 22023; 42501; 25006 in a read-only transaction, if it '
-'has to write that somebody sleeps.';
+'second while a queue is at a limit. A queue that was dropped and created again has another '
+'channel: a session that still listens on the old one alone sleeps for a second at most. COMMIT '
+'PREPARED cannot notify: where transactions are prepared, give a max_wait of a second. Not inside '
+'a transaction block: no notification comes there. Errors: 42704 unknown queue; 22004; 22023; '
+'42501; 25006 in a read-only transaction, if it has to write that somebody sleeps.';
