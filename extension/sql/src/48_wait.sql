@@ -241,25 +241,6 @@ $$;
 comment on function pgq._sleep_for(integer[], bigint[], interval, timestamptz) is
 'for pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not';
 
-create function pgq._is_deaf(p_queue_ids integer[])
-returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_channels constant text[] := array(
-        select c from pg_listening_channels() c where c ~ '^pgq_[0-9]+$'
-    );
-begin
-    return v_channels <> '{}' and exists (
-        select from unnest(p_queue_ids) i where format('pgq_%s', i) <> all (v_channels)
-    );
-end
-$$;
-comment on function pgq._is_deaf(integer[]) is
-'whether the session listens for queues, but not for all of these: one was dropped and created '
-'again';
-
 create function @extschema@.pgq_wait(
     queues text[],
     max_wait interval default '30 seconds'
