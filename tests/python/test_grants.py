@@ -144,6 +144,43 @@ async def test_a_worker_needs_no_more_than_consume(
             await pgq.Queue(producing).enqueue(3)
 
 
+async def test_a_worker_waits_until_it_may_consume_again(
+    a: Connection, ann: Connection, logins: dict[str, Dsn], caplog: pytest.LogCaptureFixture
+) -> None:
+    done: asyncio.Queue[int] = asyncio.Queue()
+    role = logins["ann"]["user"]
+
+    async def gone() -> bool:
+        return "queue 'a' is gone" in caplog.text
+
+    async with asyncpg.create_pool(**logins["ann"], min_size=0) as consuming:
+        worker = pgq.Worker(consuming, poll_interval=timedelta(hours=1))
+
+        @worker.handler("a")
+        async def handle(job: pgq.Job) -> None:
+            await done.put(job.payload)
+
+        async with started(worker.run(handle_signals=False)) as run:
+            for number in range(3):
+                await a.execute("select pgq_enqueue(to_jsonb($1::integer), 'a')", number)
+                assert await within(done.get()) == number
+                caplog.clear()
+                if number == 0:
+                    # What was granted on a queue goes with it.
+                    await a.execute("select pgq_drop_queue('a', true)")
+                    await until(gone)
+                    await a.execute("select pgq_create_queue('a')")
+                    await grant(a, "a", role, "consume")
+                elif number == 1:
+                    await a.execute("select pgq_revoke('a', $1)", role)
+                    await a.execute("select pgq_enqueue('9', 'a')")
+                    await until(gone)
+                    await grant(a, "a", role, "consume")
+                    assert await within(done.get()) == 9
+            worker.stop()
+            await within(run)
+
+
 async def test_maintenance_runs_in_the_calls_of_roles_that_own_nothing(
     a: Connection, ann: Connection, dsn: Dsn
 ) -> None:

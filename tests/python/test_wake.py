@@ -1040,3 +1040,179 @@ async def test_an_idle_worker_stops_at_once_and_leaves_no_session(
         return not await a.fetchval(REGISTERED)
 
     await until(unregistered)
+
+
+# A queue that is dropped, and created again
+
+AGAIN = "select pgq_create_queue('default')"
+DROP = "select pgq_drop_queue('default', true)"
+
+
+@pytest.mark.parametrize("number", ["10", "0"])
+async def test_who_sleeps_is_woken_when_the_queue_is_dropped(number: str) -> None:
+    with serve(max_prepared_transactions=number) as server:
+        async with sessions(dsn_of(server, TEMPLATE), 2) as (a, b):
+            await a.execute("select pgq_create_queue('q')")
+            ear, other = await listen(b, "q"), await listen(b)
+            await sleep(b, "q", "default")
+            await a.execute("begin; select pgq_drop_queue('q'); rollback")
+            assert await ear.count() == 0
+            await a.execute("select pgq_drop_queue('q')")
+            assert (await ear.count(), await other.count()) == (1, 0)
+            # Its next call does not sleep for the other queue either.
+            with pytest.raises(asyncpg.UndefinedObjectError):
+                await b.fetchval(WAIT, ["q", "default"])
+            assert await a.fetchval(REGISTERED) == 0
+
+
+async def test_who_looked_for_a_queue_before_its_drop_does_not_sleep_after_it(
+    a: Connection, b: Connection
+) -> None:
+    await sleep(b)
+    await b.execute("select pgq_wake()")
+    queue_id = await a.fetchval("select id from pgq.queue")
+    await a.execute(DROP)
+    pause = await b.fetchval(
+        "select pgq._sleep_for(array[$1::integer], array[null::bigint], '30 s', pgq._now())",
+        queue_id,
+    )
+    assert pause < SECOND
+
+
+async def test_who_listens_on_the_channel_of_a_dropped_queue_sleeps_for_a_second(
+    a: Connection, b: Connection
+) -> None:
+    async def asleep() -> timedelta:
+        pause: timedelta = await b.fetchval(WAIT, ["default"])
+        return pause if pause >= SECOND else timedelta(0)
+
+    await listen(b)
+    assert await sleep(b) > SECOND
+    await a.execute(f"begin; {DROP}; {AGAIN}; commit")
+    await b.execute("select pgq_wake()")
+    assert await until(asleep) == SECOND
+    assert await b.fetchval("select pgq_wait('{default}', '20 ms')") <= timedelta(milliseconds=20)
+    ear = await listen(b)
+    assert await sleep(b) > SECOND
+    await a.execute(PUT)
+    assert await ear.count() == 1
+
+
+@pytest.fixture
+def long_sleeps_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing but notifications wake workers that may sleep for more than a second."""
+    wait = pgq.Queue.wait
+
+    async def waiting_for_ever(*args: Any, **options: Any) -> timedelta:
+        pause = await wait(*args, **options)
+        return NEVER if pause > SECOND else pause
+
+    monkeypatch.setattr(pgq.Queue, "wait", waiting_for_ever)
+
+
+async def gone(caplog: pytest.LogCaptureFixture) -> bool:
+    return "queue 'default' is gone" in caplog.text
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("long_sleeps_never_end")
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_worker_that_sleeps_works_for_a_queue_that_is_created_again(
+    pool: asyncpg.Pool[Any], a: Connection, caplog: pytest.LogCaptureFixture, *, at_once: bool
+) -> None:
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    seen, has = counting(worker)
+    async with running(worker):
+        for number in range(1, 7, 2):
+            await idle(a)
+            if at_once:
+                await a.execute(f"begin; {DROP}; {AGAIN}; commit")
+            else:
+                caplog.clear()
+                await a.execute(DROP)
+                await until(partial(gone, caplog))
+                await a.execute(AGAIN)
+            await a.execute("select pgq_enqueue(to_jsonb($1::integer))", number)
+            await has(number)
+            await idle(a)
+            await a.execute("select pgq_enqueue(to_jsonb($1::integer))", number + 1)
+            await has(number + 1)
+    assert seen == list(range(1, 7))
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("long_sleeps_never_end")
+async def test_a_worker_goes_on_with_its_other_queues_when_one_is_dropped(
+    pool: asyncpg.Pool[Any], a: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await a.execute("select pgq_create_queue('other')")
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    _, has = counting(worker, "default", "other")
+    with caplog.at_level(logging.INFO, "pgq"):
+        async with running(worker):
+            await idle(a, 2)
+            pid = await listener(a)
+            await a.execute(DROP)
+            await until(partial(gone, caplog))
+            await idle(a)
+            assert await listener(a) == pid
+            await a.execute("select pgq_enqueue('1', 'other')")
+            await has(1)
+            # Its listener may be lost meanwhile.
+            await idle(a)
+            await a.execute("select pg_terminate_backend($1, 10000)", await listener(a))
+            await listener(a, pid)
+            await a.execute("select pgq_enqueue('2', 'other')")
+            await has(2)
+            await a.execute(AGAIN)
+            await idle(a, 2)
+            await a.execute(PUT)
+            await has(3)
+    told = [record.message for record in caplog.records if "queue 'default'" in record.message]
+    assert len(told) == 2, "once when it is gone, and once when it is back"
+
+
+@pytest.mark.once
+async def test_a_listener_that_meets_the_drop_first_goes_on_listening(
+    pool: asyncpg.Pool[Any],
+    a: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wait, failures = pgq.Queue.wait, 0
+
+    async def wait_in_vain(*args: Any, **options: Any) -> timedelta:
+        nonlocal failures
+        if not failures:
+            await a.execute(DROP)
+        try:
+            return await wait(*args, **options)
+        except pgq.UnknownQueue:
+            failures += 1
+            raise
+
+    monkeypatch.setattr(pgq.Queue, "wait", wait_in_vain)
+    worker = pgq.Worker(pool, poll_interval=NEVER)
+    _, has = counting(worker)
+    async with running(worker):
+        await until(partial(gone, caplog))
+        await a.execute(AGAIN)
+        await idle(a)
+        await a.execute(PUT)
+        await has(1)
+    assert failures == 1
+    assert "cannot listen" not in caplog.text
+
+
+async def test_a_worker_that_runs_until_it_is_idle_ends_when_its_queue_is_dropped(
+    pool: asyncpg.Pool[Any], a: Connection
+) -> None:
+    worker = pgq.Worker(pool)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        await a.execute(DROP)
+
+    await a.execute(PUT)
+    with pytest.raises(pgq.UnknownQueue):
+        await within(worker.run_until_idle())

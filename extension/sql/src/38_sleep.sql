@@ -163,3 +163,22 @@ $$;
 comment on function pgq._begin_wait(integer[], timestamptz) is
 'lets others know that this session is going to sleep, and returns until when they look; null: '
 'they may not yet';
+
+create function pgq._is_deaf(p_queue_ids integer[])
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_channels constant text[] := array(
+        select c from pg_listening_channels() c where c ~ '^pgq_[0-9]+$'
+    );
+begin
+    return v_channels <> '{}' and exists (
+        select from unnest(p_queue_ids) i where format('pgq_%s', i) <> all (v_channels)
+    );
+end
+$$;
+comment on function pgq._is_deaf(integer[]) is
+'whether the session listens for queues, but not for all of these: one was dropped and created '
+'again';

@@ -213,8 +213,10 @@ begin
         if not found then
             perform pgq._raise_unknown_queue(name, 'manage');  -- dropped meanwhile
         end if;
-        -- Lanes that the short ways of enqueue and of ticks pass by.
-        update pgq.lane l set is_bounded = true, expiring = false where l.queue_id = v_id;
+        -- The short ways of enqueue and of ticks pass by such lanes. A pgq_wait that has found the
+        -- queue just before does not let its session sleep.
+        update pgq.lane l set is_bounded = true, expiring = false, awaited_until = null
+         where l.queue_id = v_id;
         delete from pgq.schedule s where s.queue_id = v_id;
         delete from pgq.group_block b where b.queue_id = v_id;
         delete from pgq.archive a where force and a.queue = v_dropped.name and a.state = 'dead';
@@ -233,7 +235,8 @@ begin
     loop
         exit when not force or pgq._empty_dropped(v_dropped, 10000) = 0;
     end loop;
-    perform pgq._drop_grants(v_id), pgq._tell_cron();
+    -- A new queue of this name has another channel: sessions that sleep now would not hear of it.
+    perform pgq._drop_grants(v_id), pgq._tell_cron(), pgq._wake(v_id);
 end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;

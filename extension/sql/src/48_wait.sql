@@ -262,11 +262,15 @@ begin
     v_ids := array(
         select distinct pgq._queue_id(q, 'consume') as id from unnest(queues) q order by id
     );
-    return pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now);
+    return least(
+        pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now),
+        case when pgq._is_deaf(v_ids) then interval '1 second' end
+    );
 exception
     -- It does not sleep then: others need not notify it.
     when operator_intervention or object_not_in_prerequisite_state or transaction_rollback
-        or insufficient_resources or invalid_transaction_state
+        or insufficient_resources or invalid_transaction_state or undefined_object
+        or insufficient_privilege
     then
         perform pgq._hold_waits('{}');
         raise;
@@ -280,7 +284,8 @@ comment on function @extschema@.pgq_wait(text[], interval) is
 'notifies the session, nor for 40 ms from the first call after pgq_wake on, when each returns 10 '
 'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
 'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
-'second while a queue is at a limit. COMMIT PREPARED cannot notify: where transactions are '
-'prepared, give a max_wait of a second. Not inside a transaction block: no notification comes '
-'there. Errors: 42704 unknown queue; 22004; 22023; 42501; 25006 in a read-only transaction, if it '
-'has to write that somebody sleeps.';
+'second while a queue is at a limit. A queue that was dropped and created again has another '
+'channel: a session that still listens on the old one alone sleeps for a second at most. COMMIT '
+'PREPARED cannot notify: where transactions are prepared, give a max_wait of a second. Not inside '
+'a transaction block: no notification comes there. Errors: 42704 unknown queue; 22004; 22023; '
+'42501; 25006 in a read-only transaction, if it has to write that somebody sleeps.';

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import asyncpg
 
 from pgq import _sql
-from pgq._errors import NotInstalled, NotPermitted
+from pgq._errors import NotInstalled, NotPermitted, UnknownQueue
 from pgq._heartbeat import CONNECT_SECONDS, Connect
 from pgq._link import Outage, backoff
 from pgq._log import log, trouble
@@ -92,6 +92,7 @@ class Listener:
         self._woken: dict[str, asyncio.Event] = {}
         self._idle: set[str] = set()
         self._channels: dict[str, str] = {}
+        self._gone: set[str] = set()
         self._max_wait = DEFAULT_TIMEOUT
         self._changed = asyncio.Event()
         self._listening = False
@@ -103,6 +104,10 @@ class Listener:
         """Listen for a queue, too; before `run`."""
         self._woken[name] = asyncio.Event()
 
+    def leave(self, name: str) -> None:
+        """Listen no more for a queue that is gone, until `idle` is called with it."""
+        self._gone.add(name)
+
     async def idle(self, name: str, jitter: float) -> None:
         """Sleep until there may be a job in the queue.
 
@@ -112,6 +117,7 @@ class Listener:
         """
         woken = self._woken[name]
         woken.clear()
+        self._gone.discard(name)
         self._idle.add(name)
         self._changed.set()
         if self._listening:  # it is told when that ends
@@ -136,12 +142,12 @@ class Listener:
     async def run(self) -> None:
         """Listen until `stop`; what fails is tried again."""
         pauses = backoff()
-        was_deaf = False
+        was_deaf = has_listened = False
         while not self._stopping:
             self._listened = False
             try:
                 await self._listen()
-            except (NotPermitted, NotInstalled):
+            except NotInstalled:
                 raise
             except DeafError as exc:
                 pause = _DEAF_SECONDS
@@ -155,7 +161,10 @@ class Listener:
                     extra=trouble(exc, pause),
                 )
                 was_deaf = True
-            except Exception as exc:  # noqa: BLE001 whatever opens the connection may raise it
+            except Exception as exc:
+                has_listened = has_listened or self._listened
+                if isinstance(exc, NotPermitted) and not has_listened:
+                    raise
                 if self._listened:
                     pauses = backoff()
                 pause = next(pauses)
@@ -176,11 +185,12 @@ class Listener:
             self._max_wait = timedelta(seconds=1) if prepares else DEFAULT_TIMEOUT
             self._channels.clear()
             await self._subscribe(connection)
-            self._listening = self._listened = True
+            self._listening = True
             self._outage.worked()
             self.wake()
             while not self._stopping and not connection.is_closed():
                 await self._wait(connection)
+                self._listened = True
             if not self._stopping:
                 raise ConnectionResetError("the server closed the connection")
         finally:
@@ -193,8 +203,13 @@ class Listener:
         seconds = None
         if self._idle:
             idle = sorted(self._idle)
-            call = self._queue.wait(idle, max_wait=self._max_wait, connection=connection)
-            wait = await self._soon(call)
+            try:
+                if not self._idle <= self._channels.keys():
+                    await self._subscribe(connection)
+                call = self._queue.wait(idle, max_wait=self._max_wait, connection=connection)
+                wait = await self._soon(call)
+            except UnknownQueue:
+                wait = timedelta(0)  # the claim loop of the queue finds out
             seconds = wait.total_seconds()
             if seconds <= 0:
                 self.wake(idle)
@@ -210,7 +225,7 @@ class Listener:
                 await self._subscribe(connection)
 
     async def _subscribe(self, connection: asyncpg.Connection[Any]) -> None:
-        for name in self._woken:
+        for name in self._woken.keys() - self._gone:
             channel = await self._soon(self._queue.channel(name, connection=connection))
             if self._channels.get(name) != channel:
                 await self._soon(connection.add_listener(channel, partial(self._notified, name)))

@@ -21,7 +21,7 @@ import asyncpg
 
 from pgq import _sql
 from pgq._call import InThread, Threads, is_coroutine_function
-from pgq._errors import LeaseLost, UnknownTask
+from pgq._errors import LeaseLost, NotPermitted, UnknownQueue, UnknownTask
 from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, Outage, answered, backoff, is_silent, is_transient, transaction
 from pgq._listen import Listener
@@ -47,7 +47,7 @@ Reason: TypeAlias = Literal["lost", "cancel", "deadline", "abort"]
 
 DEADLINE_PASSED: Final = "the deadline of the task has passed"
 
-_LOOK_SECONDS: Final = 1.0  # between two looks whether the pool is closing
+_LOOK_SECONDS: Final = 1.0  # between two looks whether the pool is closing, or a queue is back
 _RELEASE_SECONDS: Final = 1.0  # until a job is given back whose transaction could not begin
 _NO_ALARM: Final = nullcontext()
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
@@ -160,6 +160,7 @@ class _Intake:
     is_resting: bool = False  # until the next one ends, or until it is woken
     idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
     pid: int | None = None  # of the session that claims
+    is_gone: bool = False  # the queue was dropped, or the privilege to consume from it revoked
     most: int | None = None  # to claim at once after a claim that was too large; 0: see claim_one
 
     def room(self) -> int:
@@ -460,6 +461,12 @@ class Run:
             ended_here = intake.ended
             try:
                 begun, jobs = await self._claim_some(intake, room)
+            except (UnknownQueue, NotPermitted) as exc:
+                if self._until_idle:
+                    raise
+                self._leave(intake, exc)
+                await self._pause(_LOOK_SECONDS)
+                continue
             except Exception as exc:
                 pause = max(next(pauses), self._claims.shut_for())
                 if not self._claims.may_recover(exc, pause, anyway=is_oversized(exc)):
@@ -472,6 +479,13 @@ class Run:
                 await self._pause(pause)
                 continue
             pauses = backoff()
+            if intake.is_gone:
+                intake.is_gone = False
+                log.info(
+                    "queue %r is back",
+                    intake.queue.name,
+                    extra=about_worker(self._settings.name),
+                )
             intake.claimed(len(jobs))
             self._take(intake, jobs, begun)
             # Of jobs that have lost two leases, a claim returns one.
@@ -482,6 +496,20 @@ class Run:
                 intake.is_resting = True
                 await self._rest(intake, ended)
                 intake.is_resting = False
+
+    def _leave(self, intake: _Intake, exc: Exception) -> None:
+        """Note that a queue is gone; it may come back."""
+        name = intake.queue.name
+        self._listener.leave(name)
+        if not intake.is_gone:
+            intake.is_gone = True
+            log.warning(
+                "queue %r is gone, looking for it every %g s: %r",
+                name,
+                _LOOK_SECONDS,
+                exc,
+                extra=trouble(exc, _LOOK_SECONDS),
+            )
 
     def _expect_lost_jobs(self, intake: _Intake) -> None:
         """Look for what a claim has leased that was not answered."""
