@@ -478,6 +478,7 @@ async def test_a_worker_runs_in_the_cells_of_a_notebook(
 ) -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     names: dict[str, Any] = {"asyncio": asyncio, "pgq": pgq, "pool": pool, "queue": queue}
+    names |= {"within": within}
     for cell in CELLS:
         code = compile(cell, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         outcome = eval(code, names)

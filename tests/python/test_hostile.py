@@ -350,6 +350,10 @@ async def test_a_job_whose_transaction_cannot_begin_is_given_back_if_it_is_cance
     refused = asyncio.Event()
 
     async def refuse_once(transaction: asyncpg.transaction.Transaction) -> None:
+        task = asyncio.current_task()
+        if task is None or not task.get_name().startswith("pgq job"):  # that of the worker's start
+            await start(transaction)
+            return
         if refused.is_set():
             await start(transaction)
         refused.set()
@@ -500,7 +504,10 @@ async def test_a_job_is_not_given_back_before_its_thread_has_ended(
     gate.set()
     with pytest.raises(asyncio.CancelledError):
         await within(run)
-    assert released == [(2, False), (1, True)]
+    # A claim that was under way at the end may get them again, and gives them back at once.
+    assert released[0] == (2, False)
+    assert (1, True) in released
+    assert (1, False) not in released
 
 
 async def test_a_thread_that_has_just_been_started_can_be_interrupted(

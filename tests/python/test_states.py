@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,8 +167,8 @@ def check_command(server: Server, database: str, state: str, command: str, answe
         assert answer in message
         assert "Hint: " in message
         assert not NEVER.search(message), message
-        for path in re.findall(r"psql --file (\S+)", message):
-            assert Path(path).is_file()
+        for path in re.findall(r"psql --file ('[^']+'|\S+?)[.]?(?:\s|$)", message):
+            assert Path(shlex.split(path)[0]).is_file()
         found = json.loads(cli.run("doctor", "--json").stdout)
         [finding] = [one for one in found if one["check"] == "extension"]
         if answer != "not installed":

@@ -103,6 +103,8 @@ CALLS = [
         PUT,
     ),
     Call("consume", f"select pgq_release(id, token) from {TAKE}", PUT),
+    Call("consume", f"select pgq_outcome(id, token) = 'active' from {TAKE}", PUT),
+    Call("consume", "select count(*) = 0 from pgq_release_unheld('nobody', '{{}}')"),
     Call(
         "consume",
         "select count(*) >= 0 from pgq_reclaim('{q}')",
@@ -126,6 +128,7 @@ CALLS = [
             "pgq_jobs",
             "pgq_schedules",
             "pgq_workers",
+            "pgq_obstacles",
             "pgq_health",
             "pgq_locks",
         )

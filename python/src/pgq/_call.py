@@ -50,14 +50,16 @@ class Threads:
         while self._idle:
             self._idle.pop().end()
 
-    def _take(self) -> _Thread:
-        return self._idle.pop() if self._idle else _Thread()
+    def _take(self, name: str) -> _Thread:
+        return self._idle.pop() if self._idle else _Thread(name)
 
 
 class InThread:
     """The thread of one attempt: its handler and its plain hooks run there, one by one."""
 
-    def __init__(self, name: str, take: Callable[[], _Thread], is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, name: str, take: Callable[[str], _Thread], is_over: Callable[[], bool]
+    ) -> None:
         self._name = name
         self._take = take
         self._is_over = is_over
@@ -104,7 +106,7 @@ class InThread:
             except BaseException as exc:  # noqa: BLE001 the interruption may come this late
                 tell(None, exc)
 
-        thread = self._thread = self._thread or self._take()
+        thread = self._thread = self._thread or self._take(self._name)
         thread.call(main, self._name)
         reason: tuple[object, ...] = ()
         while not ended.done():
@@ -137,9 +139,9 @@ class InThread:
 class _Thread:
     """A thread that calls one function after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self.thread = threading.Thread(target=self._main, daemon=True)
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
         self.thread.start()
 
     def call(self, function: Callable[[], None], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -63,7 +64,7 @@ class Extension:
         """Why pgq cannot be used or installed as things are, and what helps; None if it can."""
         half = "pgq is half removed from this database:"
         gone = f"its tables are gone, the functions of {self.version} are in {self.schema}"
-        uninstall = f"psql --file {SCRIPTS / 'pgq-uninstall.sql'}"
+        uninstall = f"psql --file {shlex.quote(str(SCRIPTS / 'pgq-uninstall.sql'))}"
         save = "Copy the jobs that you need, from pgq.job and pgq.archive. Then remove the rest"
         foreign = "Use another database, or another server if the files are not pgq's"
         return {
