@@ -136,13 +136,15 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     digest = hashlib.sha256(Path(hashlib.__file__).read_bytes()).hexdigest()
     assert lines[:2] == ["ready", "True"], "the job was cancelled before it began"
     assert lines[2] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
-    assert lines[6:11] == ["1", "default: {'n': 1}", "3", digest, "completed"]
-    [sent, handled, processed] = lines[11:]
+    assert lines[6:10] == ["1", "default: {'n': 1}", "3", digest]
+    assert lines[10].endswith("sue@example.org")
+    assert lines[11] == "completed"
+    [sent, handled, processed] = lines[12:]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
     assert (
         run_sql(environment, "select * from signup")
-        == f"ada@example.org\nbob@example.org\n{digest}\n"
+        == f"ada@example.org\neve@example.org\nbob@example.org\n{digest}\nsue@example.org\n"
     )
 
 
