@@ -265,10 +265,11 @@ def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Run]:
 
 def _parts(version: int, marks: Sequence[str], parts: Sequence[Sequence[str]]) -> list[Run]:
     runs = [(part, mark) for mark in marks for part in parts]
-    names = [f" {number} of {len(runs)}" if len(runs) > 1 else "" for number in range(1, 5)]
+    numbers = range(1, len(runs) + 1)
+    names = [f" {number} of {len(runs)}" if len(runs) > 1 else "" for number in numbers]
     return [
         partial(run_pytest, PYTHON, version, *run, part=name)
-        for run, name in zip(runs, names, strict=False)
+        for run, name in zip(runs, names, strict=True)
     ]
 
 

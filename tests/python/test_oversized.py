@@ -10,7 +10,7 @@ import pgq
 import pytest
 
 from .sessions import until
-from .workers import FAST, SHORT, ended, running
+from .workers import FAST, SHORT, Hook, ended, running
 
 pytestmark = pytest.mark.once
 
@@ -78,3 +78,17 @@ async def test_a_job_that_is_never_read_is_tried_again_later_and_holds_up_nobody
     [(state, attempt, error)] = await work(pool, [1, {"seconds": 3600}, 2], 2)
     assert (state, attempt) == ("scheduled", 1)
     assert error.startswith("the job cannot be read: ")
+
+
+async def test_a_job_that_another_worker_has_failed_meanwhile_ends_no_worker(
+    pool: asyncpg.Pool[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail_it() -> None:
+        await pool.execute("""
+            select pgq_fail(c.id, c.token, 'elsewhere', retryable => false)
+              from pgq_claim((select j.id from pgq_jobs j where j.payload = '"unreadable"')) c""")
+
+    # The first claim cannot be read, the second one is to fail the job.
+    hook = Hook(monkeypatch, "before", "claim", fail_it)
+    assert await work(pool, ["unreadable", 1, 2], 2) == [("dead", 1, "elsewhere")]
+    assert hook.done

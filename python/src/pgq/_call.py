@@ -113,12 +113,13 @@ class InThread:
             try:
                 await asyncio.wait([ended])
             except asyncio.CancelledError as exc:
-                self._give_up(thread)
                 if self._is_over():
+                    self._give_up(thread)
                     raise
                 reason = exc.args
                 entered.wait()  # before, nobody would hear of it
                 _interrupt(thread.thread)
+                self._give_up(thread)
         _set_all(context)
         result, error = ended.result()
         if isinstance(error, asyncio.CancelledError):

@@ -124,6 +124,7 @@ class Link:
         self._connection: PooledConnection | None = None
         self._acquiring: asyncio.Task[PooledConnection] | None = None
         self._was_connected = False
+        self.pid: int | None = None  # of the session of the last call; None: it got no connection
 
     async def run(self, call: Call[T], seconds: float = 0.0) -> T:
         """Run a call on the connection; what may have broken it ends it.
@@ -149,8 +150,10 @@ class Link:
             return answer
 
     async def _run(self, call: Call[T]) -> T:
+        self.pid = None
         if self._connection is None:
             self._connection = await self._acquired()
+        self.pid = self._connection.get_server_pid()
         return await call(connection=self._connection)
 
     async def _acquired(self) -> PooledConnection:

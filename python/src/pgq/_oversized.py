@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -17,13 +18,15 @@ import asyncpg
 
 from pgq import _sql
 from pgq._errors import JobHeld, NotClaimable, PayloadTooLong, UnknownJob
-from pgq._link import Call, Link, backoff
+from pgq._link import Call, Link, answered, backoff
 from pgq._log import about, log
 from pgq._models import Job
 from pgq._queue import Connection, Queue
 
 # A text of more than 1 GB, as different parts of the server say it; no memory for one.
-_SQLSTATES: Final = frozenset({"XX000", "53200"})
+_NO_MEMORY: Final = "53200"
+_SQLSTATES: Final = frozenset({"XX000", _NO_MEMORY})
+_ROLLBACK_SECONDS: Final = 10.0  # for the server to answer
 
 
 def is_oversized(exc: BaseException) -> bool:
@@ -31,6 +34,11 @@ def is_oversized(exc: BaseException) -> bool:
     if isinstance(exc, asyncpg.PostgresError):
         return exc.sqlstate in _SQLSTATES
     return isinstance(exc, (TimeoutError, PayloadTooLong))
+
+
+def _may_be_read_later(exc: Exception) -> bool:
+    """Tell whether it was the server's load or the network that kept a job from being read."""
+    return isinstance(exc, TimeoutError) or getattr(exc, "sqlstate", None) == _NO_MEMORY
 
 
 class _Blind:
@@ -75,7 +83,10 @@ async def claim_one(
             error = exc
 
         reason = f"the job cannot be read: {error or 'the server did not answer in time'}"
-        job = await _fail(link, queue, claim, reason, may_retry=isinstance(error, TimeoutError))
+        try:
+            job = await _fail(link, queue, claim, reason, may_retry=_may_be_read_later(error))
+        except (JobHeld, NotClaimable, UnknownJob):  # another worker has failed it
+            continue
         log.warning(
             "job %d of queue %r failed, it cannot be read: %r",
             job.id,
@@ -94,7 +105,8 @@ async def _peek(queue: Queue, timeout: timedelta, *, connection: Connection) -> 
         blind = cast("Connection", _Blind(connection))
         jobs = await queue.dequeue(1, timeout, connection=blind)
     finally:
-        await opened.rollback()
+        with suppress(Exception):  # the server does it as the connection ends
+            await answered(connection, opened.rollback(), _ROLLBACK_SECONDS)
     return jobs[0].id if jobs else None
 
 

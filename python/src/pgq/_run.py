@@ -53,6 +53,7 @@ _NO_ALARM: Final = nullcontext()
 _CANCEL_SECONDS: Final = 5.0  # for a cancelled handler to end
 _SETTLE_SECONDS: Final = 10.0  # for the last calls to be answered at the end
 _FIND_SECONDS: Final = 0.2  # until lost claims are looked for once more; then twice as long
+_FIND_AGAIN_SECONDS: Final = 5.0  # at most between two looks for them
 
 # Around each attempt of every worker of the process, with what fails before the handler is called.
 instrumentation: Final[list[Middleware]] = []
@@ -159,7 +160,6 @@ class _Intake:
     ended: int = 0  # how many jobs it does not hold any more
     is_resting: bool = False  # until the next one ends, or until it is woken
     idle_at: int = -1  # how many jobs of the worker had ended when it last found nothing
-    pid: int | None = None  # of the session that claims
     is_gone: bool = False  # the queue was dropped, or the privilege to consume from it revoked
     most: int | None = None  # to claim at once after a claim that was too large; 0: see claim_one
 
@@ -175,11 +175,12 @@ class _Intake:
             return 0
         return min(free, self.consumer.batch or free, free if self.most is None else self.most or 1)
 
-    def claimed(self, number: int) -> None:
+    def claimed(self, number: int, room: int) -> None:
         """After a claim that was too large, claim more again when one of fewer has succeeded."""
-        if self.most is not None and number:
+        if self.most is not None:
             self.most = 2 * self.most or 1
-            if self.most >= self.consumer.concurrency + self.consumer.prefetch:
+            all_was_read = number < room
+            if all_was_read or self.most >= self.consumer.concurrency + self.consumer.prefetch:
                 self.most = None
 
 
@@ -430,7 +431,6 @@ class Run:
         self, intake: _Intake, room: int, *, connection: Connection
     ) -> tuple[float, list[Job[Any]]]:
         """Return the jobs, and since when they may be leased."""
-        intake.pid = connection.get_server_pid()
         begun = time.monotonic()
         jobs = await intake.queue.dequeue(
             room,
@@ -469,9 +469,11 @@ class Run:
                 continue
             except Exception as exc:
                 pause = max(next(pauses), self._claims.shut_for())
+                # Without a connection nothing was claimed, and no job was too large.
+                was_sent = self._claims.pid is not None
                 if not self._claims.may_recover(exc, pause, anyway=is_oversized(exc)):
                     raise
-                if is_oversized(exc):
+                if was_sent and is_oversized(exc):
                     intake.most = room // 2
                 if is_silent(exc):
                     self._settles.doubt()
@@ -486,7 +488,7 @@ class Run:
                     intake.queue.name,
                     extra=about_worker(self._settings.name),
                 )
-            intake.claimed(len(jobs))
+            intake.claimed(len(jobs), room)
             self._take(intake, jobs, begun)
             # Of jobs that have lost two leases, a claim returns one.
             if len(jobs) == room or self._stopping.is_set() or any(j.attempt > 2 for j in jobs):
@@ -513,9 +515,9 @@ class Run:
 
     def _expect_lost_jobs(self, intake: _Intake) -> None:
         """Look for what a claim has leased that was not answered."""
-        if intake.pid is not None:
+        if (pid := self._claims.pid) is not None:
             seconds = intake.consumer.timeout.total_seconds()
-            self._lost_claims[intake.pid] = time.monotonic() + seconds
+            self._lost_claims[pid] = time.monotonic() + seconds
             if self._finding is None or self._finding.done():
                 self._finding = self._new_task(self._find_lost_jobs(), "pgq lost claims")
 
@@ -546,7 +548,7 @@ class Run:
             self._lost_claims = {
                 pid: until for pid, until in self._lost_claims.items() if until > now
             }
-            pause *= 2
+            pause = min(2 * pause, _FIND_AGAIN_SECONDS)
 
     async def _release_unheld(self, *, connection: Connection) -> int:
         # No claim is being answered meanwhile: they use the same connection.

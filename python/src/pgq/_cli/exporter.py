@@ -75,10 +75,14 @@ def serve(options: Settings, host: str, port: int) -> ThreadingHTTPServer:
         address_family = family
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            if requests.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
+            if not requests.acquire(blocking=False):
                 self.shutdown_request(request)
+                return
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # there is no thread that would release it
+                requests.release()
+                raise
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
             try:
