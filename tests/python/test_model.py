@@ -426,7 +426,7 @@ async def drain(model: Model, connection: Connection) -> None:
         left: int = await connection.fetchval("select count(*) from pgq.job")
         return left == 0
 
-    await until(empty)  # a claim returns one of those that have lost two leases in a row
+    await until(empty)
 
 
 async def test_random_load_while_the_ring_turns(

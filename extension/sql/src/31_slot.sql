@@ -5,8 +5,7 @@
  * Claimable is a job that nobody leases, or whose lease has expired and that has an attempt left
  * (p_max is the queue's max_attempts) and had not lost the lease before. pgq._maintain takes the
  * other expired leases back, or buries their jobs. Parked jobs are looked at in the order in which
- * they fell due, a thousand at a time, and of these the lowest ids come first; of those that have
- * lost two leases in a row, only one.
+ * they fell due, a thousand at a time, and of these the lowest ids come first.
  */
 
 --@ define start
@@ -79,11 +78,6 @@ comment on function
 'the lowest claimable id between p_after and p_until in a lane of a slot of the ring, or null; '
 'locks nothing. p_tick: starts at the base, where expired leases are, not at the floor';
 
--- A claim lets one job through that has lost two leases: see pgq._window and pgq._grab.
---@ define has_suspect
-(current_setting('pgq.suspect', true) = 'on') is true
---@ end
-
 create function pgq._window(
     p_slot smallint, p_lane integer, p_after bigint, p_until bigint, p_limit integer,
     p_now timestamptz, p_max integer, p_tick boolean, out ids bigint[], out grouped boolean
@@ -96,35 +90,25 @@ as $$
 declare
     v_lane alias for p_lane; v_now alias for p_now; v_max alias for p_max; v_tick alias for p_tick;
     v_us constant bigint := pgq._us(p_now);
-    v_suspects bigint[];
 begin
     case p_slot
     --@ each parked
     when {slot} then
-        select array_agg(w.id order by w.id), count(distinct w.group_id) = count(*),
-               array_agg(w.id order by w.id) filter (where w.is_suspect)
-          into ids, grouped, v_suspects
+        select array_agg(w.id order by w.id), count(distinct w.group_id) = count(*)
+          into ids, grouped
           from (
-                   select i.id, i.group_id, i.lease_ms = -1 as is_suspect from pgq.job_{slot} i
+                   select i.id, i.group_id from pgq.job_{slot} i
                     where {due} and i.id > p_after and i.id < p_until
                     order by i.due limit p_limit
                ) w;
     --@ end
     end case;
-    if v_suspects is not null then
-        v_suspects := v_suspects[case when {has_suspect} then 1 else 2 end :];
-        ids := nullif(
-            array(select i from unnest(ids) i where i <> all (v_suspects) order by i), '{}'
-        );
-        perform set_config('pgq.suspect', 'on', true);
-    end if;
 end
 $$;
 comment on function
     pgq._window(smallint, integer, bigint, bigint, integer, timestamptz, integer, boolean) is
 'the ids of those claimable jobs in a lane of a parked slot that fell due first, sorted, and '
-'whether each is of another group; null if there are none. Of the jobs that have lost two '
-'leases in a row only the first: it may kill its worker, and must not take the others with it';
+'whether each is of another group; null if there are none';
 
 create function pgq._oldest(
     p_slot smallint, p_lane integer, p_now timestamptz, p_max integer, p_tick boolean

@@ -21,8 +21,7 @@ greatest(batch, case when v_us / 1000 - pg_sequence_last_value('pgq.crowded') be
                                 then 100 else least(100, greatest(40, 4 * batch)) end)
 --@ end
 --@ define due_window
-select i.ctid as tid, i.id, i.group_id, i.lease_ms = -1 as is_suspect
-                         from pgq.job_{slot} i
+select i.ctid as tid, i.id, i.group_id from pgq.job_{slot} i
                         where {due} order by i.due limit v_limit
 --@ end
 -- A window "w" that does not show all that is due will do if each of its jobs is of another group.
@@ -62,8 +61,6 @@ with w as materialized ({due_window})
                      from (
                               select o.* from w o
                                where (v_until is null or o.id < v_until) and {will_do}
-                                 and (o.is_suspect is not true
-                                      or o.id = (select min(s.id) from w s where s.is_suspect))
                                order by o.id
                           ) o, lateral (
                               select i.ctid from pgq.job_{slot} i

@@ -92,11 +92,7 @@ begin
         end if;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
-        exit when v_count > 0 and {has_suspect};
     end loop;
-    if {has_suspect} then
-        perform set_config('pgq.suspect', '', true);
-    end if;
     perform pgq._raise_unknown_queue(p_queue, 'consume') where not found;
     perform pgq._check_moved() where v_left > 0;
 end

@@ -206,8 +206,8 @@ comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
 'thousand that were delayed, retried or released, and are due, those that fell due first), and '
 'leases them for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those '
 'whose lease has expired. A job that loses a second lease in a row comes back after the queue''s '
-'backoff instead, and a claim returns at most one such job. Never waits: an empty result means '
-'that there is nothing to do now. worker: a name for the operator, of at most 200 characters. '
+'backoff instead. Never waits: an empty result means that there is nothing to do now. worker: a '
+'name for the operator, of at most 200 characters. '
 'Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out of range, worker too '
 'long; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
 

@@ -2,6 +2,28 @@
  * What locks rows of the catalogs, or of pg_cron, that all queues need: at the commit, by a tick.
  */
 
+create function pgq._run_errand(p_role oid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._use_pg_cron() where p_role is null;
+    perform pgq._set_grants('public') where p_role = 0;
+    perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = p_role;
+exception
+    -- No errand may fail the commit of somebody else: a catalog row is full of grants, or an event
+    -- trigger refuses them.
+    when program_limit_exceeded or insufficient_resources
+        or syntax_error_or_access_rule_violation or plpgsql_error
+    then
+        raise log 'pgq could not set the grants of role %: % (%)', p_role, sqlerrm, sqlstate
+            using errcode = 'warning';
+end
+$$;
+comment on function pgq._run_errand(oid) is
+'does one errand of pgq.errand; what cannot be done is told in the log of the server, and dropped';
+
 create function pgq._run_errands()
 returns void
 language plpgsql
@@ -10,25 +32,21 @@ set lock_timeout = '100ms'
 as $$
 declare
     v_role oid;
+    v_roles oid[];
 begin
     if not exists (select from pgq.errand) then
         return;
     end if;
     begin
         lock table pgq.privilege in share update exclusive mode;
-        for v_role in
-            with gone as (
-                delete from pgq.errand e
-                 where e.ctid = any (array(
-                           select o.ctid from pgq.errand o for update skip locked
-                       ))
-                returning e.role
-            )
-            select distinct g.role from gone g
-        loop
-            perform pgq._use_pg_cron() where v_role is null;
-            perform pgq._set_grants('public') where v_role = 0;
-            perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = v_role;
+        with gone as (
+            delete from pgq.errand e
+             where e.ctid = any (array(select o.ctid from pgq.errand o for update skip locked))
+            returning e.role
+        )
+        select array_agg(distinct g.role) into v_roles from gone g;
+        foreach v_role in array coalesce(v_roles, '{}') loop
+            perform pgq._run_errand(v_role);
         end loop;
         delete from pgq.privilege p
          where p.role <> 0::oid and not exists (select from pg_roles r where r.oid = p.role);

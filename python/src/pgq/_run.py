@@ -490,8 +490,7 @@ class Run:
                 )
             intake.claimed(len(jobs), room)
             self._take(intake, jobs, begun)
-            # Of jobs that have lost two leases, a claim returns one.
-            if len(jobs) == room or self._stopping.is_set() or any(j.attempt > 2 for j in jobs):
+            if len(jobs) == room or self._stopping.is_set():
                 continue
             # At a limit the next job can be claimed when an outcome is written; nobody is told.
             if intake.ended == ended_here:
