@@ -70,6 +70,7 @@ begin
           from unnest(pgq._slots()) s, pgq._leased(s) l
          where l.worker = pgq_release_unheld.worker and l.token <> all (tokens)
            and (pgq_release_unheld.pid is null or l.pid = pgq_release_unheld.pid)
+         order by l.slot, l.lane, l.id
     ) loop
         if pgq._release(v_job.id, v_job.token, '0') then
             return next v_job.id;

@@ -18,7 +18,7 @@ exception
         or syntax_error_or_access_rule_violation or plpgsql_error
     then
         raise log 'pgq could not set the grants of role %: % (%)', p_role, sqlerrm, sqlstate
-            using errcode = 'warning';
+            using errcode = '01000';
 end
 $$;
 comment on function pgq._run_errand(oid) is
