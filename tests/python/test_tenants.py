@@ -104,7 +104,7 @@ CALLS = [
     ),
     Call("consume", f"select pgq_release(id, token) from {TAKE}", PUT),
     Call("consume", f"select pgq_outcome(id, token) = 'active' from {TAKE}", PUT),
-    Call("consume", "select count(*) = 0 from pgq_release_unheld('nobody', '{{}}')"),
+    Call("consume", "select count(*) = 0 from pgq_release_unheld('nobody', '{}')"),
     Call(
         "consume",
         "select count(*) >= 0 from pgq_reclaim('{q}')",
