@@ -2,8 +2,8 @@
 
 PGQ_SETUP_PYTHON ?= python3
 PGQ_VERSIONS     ?= 14 15 16 17 18
-PGQ_TESTED       ?= 18 16
-PGQ_TESTED_SQL   ?= 17 15 14
+PGQ_TESTED       ?= 18
+PGQ_TESTED_SQL   ?= 14
 PGQ_TEST_OPTIONS ?=
 PGQ_FRESH        ?= bookworm trixie
 PGQ_FRESH_USER   ?= ordinary root
@@ -67,7 +67,7 @@ $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
 demo: build ## show pgq at work, on a private PostgreSQL
 	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo
 
-test: dev-setup build ## run all tests on PostgreSQL 18 and 16, those in SQL also on 14, 15 and 17
+test: dev-setup build ## run all tests on PostgreSQL 18, those in SQL also on 14
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TEST_OPTIONS) $(PGQ_TESTED:%=--version %) \
 	    $(PGQ_TESTED_SQL:%=--sql %)
 
