@@ -1,4 +1,4 @@
-"""Build the install script: sql/src/NN_topic.sql, in name order, into sql/pgq--VERSION.sql.
+"""Build the install script: the files that sql/install.order names, into sql/pgq--VERSION.sql.
 
     python3 extension/build.py [--check | --freeze NEXT]
 
@@ -10,14 +10,10 @@ older build has left in these places is removed. Scripts of releases are never w
 What exists once per partition is written once. A block
 
     --@ each ring
-    ... {slot} ... {key} ...
+    ... {slot} ...
     --@ end
 
-is repeated for every member of the family, with {slot} replaced by its number and {key} by the
-column that orders it; {other} is the number of the other parked slot. A block opened with
-"--@ define name" is not copied: it is what {name} stands for from there on, in the files that
-follow, too. A public function below "--@ twice pgq._name" is repeated under that name, for other
-functions: in the schema of the public ones others may have created what makes calls ambiguous.
+is repeated for every member of the family, with {slot} replaced by its number.
 """
 
 from __future__ import annotations
@@ -30,59 +26,42 @@ import portable
 import release
 import upgrade
 
-RING = [{"slot": str(slot), "key": "id"} for slot in range(4)]
-PARKED = [{"slot": str(slot), "other": str(9 - slot), "key": "due"} for slot in (4, 5)]
 FAMILIES = {
-    "ring": RING,
-    "parked": PARKED,
-    "slot": RING + PARKED,
-    "archive": [{"slot": str(slot)} for slot in range(40)],
-    "stat": [{"slot": str(slot)} for slot in range(3)],
-    "event": [{"slot": str(slot)} for slot in range(6)],
+    "ring": range(4),
+    "parked": range(4, 6),
+    "slot": range(6),
+    "archive": range(40),
+    "stat": range(3),
 }
-BLOCK = re.compile(r"^ *--@ (define|each) (\w+)\n(.*?)^ *--@ end\n", re.MULTILINE | re.DOTALL)
-TWICE = re.compile(
-    r"^--@ twice pgq\.(\w+)\n(create function @extschema@\.(\w+)\(.*?^\$\$;\n)",
-    re.MULTILINE | re.DOTALL,
-)
+BLOCK = re.compile(r"^ *--@ each (\w+)\n(.*?)^ *--@ end\n", re.MULTILINE | re.DOTALL)
 HEADER = (
     "-- Built by extension/build.py from extension/sql/src; edit it there.\n"
     '\\echo Use "CREATE EXTENSION pgq" to load this file. \\quit\n'
 )
 
 
-def substitute(text: str, values: dict[str, str]) -> str:
-    """The text with every {name} replaced, also inside what a name stands for."""
-    for name, value in reversed(values.items()):
-        text = text.replace(f"{{{name}}}", value)
-    return text
-
-
-def expand(source: str, defined: dict[str, str]) -> str:
-    """The source with all blocks written out; what it defines is added to `defined`."""
+def expand(source: str) -> str:
+    """The source with all blocks written out."""
 
     def write_out(block: re.Match[str]) -> str:
-        kind, name, body = block.groups()
-        if kind == "define":
-            defined[name] = body.strip()
-            return ""
-        return "".join(substitute(body, member | defined) for member in FAMILIES[name])
+        family, body = block.groups()
+        return "".join(body.replace("{slot}", str(slot)) for slot in FAMILIES[family])
 
-    return TWICE.sub(repeat, substitute(BLOCK.sub(write_out, source), defined))
+    return BLOCK.sub(write_out, source)
 
 
-def repeat(function: re.Match[str]) -> str:
-    """The function, and the same in the closed schema, where it has its caller's rights."""
-    name, text, public = function.groups()
-    closed = text.replace(f"@extschema@.{public}", f"pgq.{name}").replace("security definer\n", "")
-    return text + re.sub(rf"\b{public}\.", f"{name}.", closed)
+def sources() -> list[str]:
+    """The texts of the source files, in the order of installation."""
+    names = (release.SQL / "install.order").read_text(encoding="utf-8").split()
+    files = {str(path.relative_to(release.SQL / "src")) for path in release.SQL.glob("src/*/*.sql")}
+    if sorted(names) != sorted(files):
+        raise SystemExit(f"install.order and src differ: {sorted({*names} ^ files)}")
+    return [(release.SQL / "src" / name).read_text(encoding="utf-8") for name in names]
 
 
 def write_install_script(version: str) -> str:
     """Write the install script and return it."""
-    sources = sorted((release.SQL / "src").glob("*.sql"))
-    defined: dict[str, str] = {}
-    body = "\n".join(expand(source.read_text(encoding="utf-8"), defined) for source in sources)
+    body = "\n".join(map(expand, sources()))
     script = f"{HEADER}\n{body}".replace("@pgq_version@", version)
     release.script(version).write_text(script, encoding="utf-8")
     return script

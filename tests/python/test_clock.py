@@ -86,7 +86,7 @@ async def test_a_tick_that_is_rolled_back_leaves_it_to_the_next_one(a: Connectio
     await maintain(a)
     await set_clock(a)
     await a.execute("begin")
-    await a.execute("select pgq._maintain()")
+    await a.execute("select pgq._tick()")
     assert await a.fetchval(LATE) == 0
     await a.execute("rollback")
     assert await a.fetchval(LATE) == 1

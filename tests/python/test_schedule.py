@@ -74,7 +74,7 @@ async def test_a_tick_that_is_rolled_back_loses_no_job(a: Connection, b: Connect
     due = await make_due(a)
     # The trigger comes after the tick, in the same transaction.
     await a.execute("begin; set constraints all immediate")
-    await a.execute("select pgq._maintain()")
+    await a.execute("select pgq._tick()")
     assert await times(a) == [due]
     await within(maintain(b))
     assert await times(b) == []
@@ -89,7 +89,7 @@ async def test_a_tick_whose_backend_ends_loses_no_job(
     await a.execute("select pgq_schedule('s', '* * * * *')")
     due = await make_due(a)
     await c.execute("begin")
-    await c.execute("select pgq._maintain()")
+    await c.execute("select pgq._tick()")
     await a.execute("select pg_terminate_backend($1, 10000)", c.get_server_pid())
     await maintain(b)
     assert await times(b) == [due]

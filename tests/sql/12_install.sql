@@ -88,7 +88,7 @@ select public.pgq_enqueue('"y"', run_at => 'tomorrow') \g /dev/null
 select is(
     (select public.pgq_fail(d.id, d.token) from public.pgq_dequeue() d), 'scheduled',
     'jobs work for such an owner');
-select lives_ok('select pgq._maintain() from generate_series(1, 3)', 'and so does maintenance');
+select lives_ok('select pgq._tick() from generate_series(1, 3)', 'and so does maintenance');
 set constraints all immediate;
 
 set local role pgq_test_nobody;
@@ -102,7 +102,7 @@ select throws_ok(
     $$ select public.pgq_version() $$, '42501', null, 'nor ask for the version');
 select throws_ok($$ select from pgq.job $$, '42501', null, 'nor read a table');
 select throws_ok($$ select nextval('pgq.token') $$, '42501', null, 'nor touch a sequence');
-select throws_ok($$ select pgq._maintain() $$, '42501', null, 'nor call an internal function');
+select throws_ok($$ select pgq._tick() $$, '42501', null, 'nor call an internal function');
 reset role;
 
 select * from finish();

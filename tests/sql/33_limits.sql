@@ -344,7 +344,7 @@ select throws_ok(
 select lives_ok(
     $$ select pgq_create_queue('fast', rate_limit => 1000000, rate_burst => 10000,
                                rate_interval => '1 millisecond'),
-              pg_temp.fill(1, 'fast'), pg_temp.take(1, 'fast', '20 days'), pgq._maintain() $$,
+              pg_temp.fill(1, 'fast'), pg_temp.take(1, 'fast', '20 days'), pgq._tick() $$,
     'the highest rate works');
 
 select * from finish();

@@ -7,7 +7,7 @@ select plan(57);
 
 create function pg_temp.commit() returns void language plpgsql as $$
 begin
-    perform set_config('pgq.grouped', '', true);
+    perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
     perform pgq._take_hints();

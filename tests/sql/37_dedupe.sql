@@ -132,7 +132,7 @@ select is(
     (select count(distinct e) from pgq_enqueue_many(
         '{6,7}', 'mixed', group_keys => '{null,null}', after => array(select m.id from mixed m)) e),
     2::bigint, 'groups that are all null are none');
-select set_config('pgq.grouped', '', true) \g /dev/null
+select set_config('pgq.decided', '', true) \g /dev/null
 set constraints all immediate;
 set constraints all deferred;
 select pgq._take_hints() \g /dev/null

@@ -21,7 +21,7 @@ create function pg_temp.commit(p_rounds integer default 2) returns void language
 begin
     -- Not being at a COMMIT, it leaves the jobs to the next ticks.
     for v_round in 1..p_rounds loop
-        perform set_config('pgq.grouped', '', true);
+        perform set_config('pgq.decided', '', true);
         set constraints all immediate;
         set constraints all deferred;
         perform pgq._take_waiter_hints();

@@ -19,7 +19,7 @@ end
 $$;
 create function pg_temp.commit() returns void language plpgsql as $$
 begin
-    perform set_config('pgq.grouped', '', true);
+    perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
     -- Not being at a COMMIT, it has left the groups to the next tick.

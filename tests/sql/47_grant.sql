@@ -33,7 +33,7 @@ create function pg_temp.rights(p_role name) returns bigint language sql as $$
 $$;
 create function pg_temp.commit() returns void language plpgsql as $$
 begin
-    perform set_config('pgq.grouped', '', true);
+    perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
     -- Not being at a COMMIT, it has left them to the next tick.

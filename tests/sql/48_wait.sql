@@ -73,7 +73,7 @@ select is(pg_temp.sleep(), interval '0', 'then it is to be claimed');
 select is(pg_temp.take(), '{sooner}', 'and can be');
 select pgq_complete(j.id, j.token), pgq_purge('default') from pgq.job j where j.token is not null \g /dev/null
 select pgq_enqueue('1', group_key => 'g'), pgq_enqueue('2', group_key => 'g') \g /dev/null
-select set_config('pgq.grouped', '', true) \g /dev/null
+select set_config('pgq.decided', '', true) \g /dev/null
 set constraints all immediate;
 set constraints all deferred;
 select pgq._take_hints() \g /dev/null

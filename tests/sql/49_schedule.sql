@@ -30,7 +30,7 @@ $$;
 -- Maintenance at a time of the first day.
 create function pg_temp.at(p_time text) returns void language plpgsql as $$
 begin
-    perform pg_temp.now_is(('2040-01-01 ' || p_time)::timestamptz), pgq._maintain();
+    perform pg_temp.now_is(('2040-01-01 ' || p_time)::timestamptz), pgq._tick();
 end
 $$;
 

@@ -7,7 +7,7 @@ select plan(55);
 
 create function pg_temp.commit() returns void language plpgsql as $$
 begin
-    perform set_config('pgq.grouped', '', true);
+    perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
     perform pgq._take_hints(), pgq._take_waiter_hints();
@@ -61,7 +61,7 @@ $$;
 create function pg_temp.minutes(p_number integer) returns void language plpgsql as $$
 begin
     for v_minute in 1..p_number loop
-        perform pg_temp.wait('1 minute'), pgq._maintain();
+        perform pg_temp.wait('1 minute'), pgq._tick();
     end loop;
 end
 $$;

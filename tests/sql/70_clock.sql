@@ -9,7 +9,7 @@ select plan(37);
 create function pg_temp.ticks(p_ticks integer default 3) returns void language plpgsql as $$
 begin
     for v_tick in 1..p_ticks loop
-        perform pg_temp.now_is(pgq._now() + interval '1 second'), pgq._maintain();
+        perform pg_temp.now_is(pgq._now() + interval '1 second'), pgq._tick();
     end loop;
 end
 $$;
@@ -20,7 +20,7 @@ end
 $$;
 create function pg_temp.commit() returns void language plpgsql as $$
 begin
-    perform set_config('pgq.grouped', '', true);
+    perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
     perform pgq._take_hints();

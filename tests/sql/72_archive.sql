@@ -25,7 +25,7 @@ begin
         else
             perform pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue() d;
         end if;
-        perform pgq._maintain();
+        perform pgq._tick();
         select count(*) into v_expected from kept k where k.expires_at > pgq._now();
         select count(*) into v_found from pgq.archive a where a.expires_at > pgq._now();
         if v_found <> v_expected then
@@ -89,16 +89,16 @@ select pgq_create_queue('short', keep_completed => '10 minutes'),
        pgq_create_queue('long', keep_completed => '10 days') \g /dev/null
 select pg_temp.add('s', 'short'), pg_temp.add('l', 'long') \g /dev/null
 select pgq_pop(1, q) from unnest('{short,long}'::text[]) q \g /dev/null
-select pg_temp.wait('1 minute'), pgq._maintain() from generate_series(1, 31) \g /dev/null
+select pg_temp.wait('1 minute'), pgq._tick() from generate_series(1, 31) \g /dev/null
 select is(
     array(select a.payload #>> '{}' from pgq.archive a), '{l}',
     'a short retention of one queue leaves the jobs of another alone');
 select pgq_configure_queue('long', keep_completed => '1 minute') \g /dev/null
-select pg_temp.wait('1 hour'), pgq._maintain() from generate_series(1, 24) \g /dev/null
+select pg_temp.wait('1 hour'), pgq._tick() from generate_series(1, 24) \g /dev/null
 select is(
     array(select a.payload #>> '{}' from pgq.archive a), '{l}',
     'a changed retention counts for jobs that finish from then on');
-select pg_temp.wait('1 day'), pgq._maintain() from generate_series(1, 20) \g /dev/null
+select pg_temp.wait('1 day'), pgq._tick() from generate_series(1, 20) \g /dev/null
 select is((select count(*) from pgq.archive), 0::bigint, 'in the end all are gone');
 
 -- Somebody reads the archive.
@@ -107,14 +107,14 @@ select pgq_configure_queue('default', keep_completed => '1 minute'), pgq_pop() \
 declare reader cursor for select from pgq.archive;
 fetch reader \g /dev/null
 select pg_temp.wait('10 minutes') \g /dev/null
-select lives_ok('select pgq._maintain()', 'a partition that is being read is not waited for');
+select lives_ok('select pgq._tick()', 'a partition that is being read is not waited for');
 select is((select count(*) from pgq.archive), 1::bigint, 'it is left as it is');
 close reader;
 set local application_name = 'pg_dump';
-select pgq._maintain() \g /dev/null
+select pgq._tick() \g /dev/null
 select is((select count(*) from pgq.archive), 1::bigint, 'also while pg_dump is at work');
 set local application_name = 'other';
-select pgq._maintain() \g /dev/null
+select pgq._tick() \g /dev/null
 select is((select count(*) from pgq.archive), 0::bigint, 'and truncated at a later tick');
 
 -- A tick that began before a window of three hours ended, or when the clock was ahead.
@@ -124,7 +124,7 @@ select pgq._expire_archive(timestamptz '2040-12-31 23:59:59') \g /dev/null
 select is(
     array(select a.payload #>> '{}' from pgq.archive a), '{new}',
     'a tick of the last window leaves what has come since');
-select pg_temp.now_is('2041-01-02 03:00:01'), pgq._maintain() \g /dev/null
+select pg_temp.now_is('2041-01-02 03:00:01'), pgq._tick() \g /dev/null
 select is((select count(*) from pgq.archive), 0::bigint, 'until that has expired');
 select is(
     (select count(distinct pgq._archive_bucket(t, k::interval))

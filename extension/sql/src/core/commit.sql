@@ -1,0 +1,247 @@
+/*
+ * What happens at a commit: what the transaction has noted is decided, and a tick runs if one is
+ * due. Both are events of deferred triggers, which fire after the caller's statements.
+ *
+ * The first event of a kind queues one more, which fires behind the deferred triggers of everybody
+ * else. A trigger that queues itself again, or a cursor WITH HOLD, would still run behind a tick and
+ * keep its locks: so a tick runs only when the transaction has written nothing outside of pgq since
+ * the event before.
+ *
+ * Where locks would outlive the event nothing is done: at PREPARE TRANSACTION, and after SET
+ * CONSTRAINTS ... IMMEDIATE, when the second event fires inside the first. Notes become hints then.
+ */
+
+create function pgq._may_decide()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pgq._read_committed() and pg_trigger_depth() = 1
+        and current_setting('pgq.decided', true) is distinct from pg_current_xact_id()::text
+        and (current_setting('max_prepared_transactions') = '0' or not pgq._is_preparing());
+end
+$$;
+comment on function pgq._may_decide() is
+'Whether buckets can be locked here. Once per transaction: a second time it could deadlock.';
+
+create function pgq._notes()
+returns pgq.note[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_notes pgq.note[] := array[]::pgq.note[];
+begin
+    --@ each slot
+    if pg_relation_size('pgq.note_{slot}') > 0 then
+        with taken as (
+            delete from pgq.note_{slot} n where n.xid = pg_current_xact_id() returning n.*
+        )
+        select v_notes || coalesce(array_agg(row(t.*)::pgq.note), array[]::pgq.note[]) into v_notes from taken t;
+    end if;
+    --@ end
+    return v_notes;
+end
+$$;
+comment on function pgq._notes() is 'Takes what this transaction has noted.';
+
+create function pgq._hint(p_notes pgq.note[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgq.hint (kind, key, place)
+    select n.kind, u.key, coalesce(abs(u.place), 0)
+      from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place);
+end
+$$;
+comment on function pgq._hint(pgq.note[]) is 'Leaves notes to the next tick.';
+
+create function pgq._decide(p_notes pgq.note[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._lock_buckets(array(
+        select k from unnest(p_notes) n, unnest(n.keys) k
+    ));
+    -- The places of jobs that were added are noted with a minus.
+    perform pgq._turn_group(g.id, g.ended, g.added, g.jobs)
+       from (
+                select u.key as id, min(u.place) filter (where u.place >= 0) as ended,
+                       min(-u.place) filter (where u.place < 0) as added,
+                       count(*) filter (where u.place < 0)::integer as jobs
+                  from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place)
+                 where n.kind = 'g'
+                 group by u.key
+            ) g;
+    perform pgq._turn_waiters(array_agg(k))
+       from unnest(p_notes) n, unnest(n.keys) k where n.kind = 'w' having count(*) > 0;
+end
+$$;
+comment on function pgq._decide(pgq.note[]) is 'Does at the commit what the notes ask for.';
+
+create function pgq._at_note()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    v_xid constant text := pg_current_xact_id()::text;
+    v_notes pgq.note[];
+begin
+    if new.kind <> 'l' then
+        -- Any role can set the setting: it only spares the look at the tables.
+        if current_setting('pgq.noted', true) is distinct from v_xid or not exists (
+            select from pgq.note n where n.xid = pg_current_xact_id() and n.kind = 'l'
+        ) then
+            perform set_config('pgq.noted', v_xid, true);
+            insert into pgq.note (slot, xid, kind) values (new.slot, new.xid, 'l');
+        end if;
+        return null;
+    end if;
+    perform set_config('pgq.noted', '', true);
+    v_notes := pgq._notes();
+    if pgq._may_decide() then
+        perform set_config('pgq.decided', v_xid, true), pgq._decide(v_notes);
+    else
+        perform pgq._hint(v_notes);
+    end if;
+    return null;
+end
+$$;
+comment on function pgq._at_note() is
+'Decides at a commit what the transaction has noted, behind the deferred triggers of others.';
+create constraint trigger note_at_commit after insert on pgq.note
+    deferrable initially deferred
+    for each row execute function pgq._at_note();
+
+create function pgq._written()
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- It is filled behind the deferred triggers.
+    if exists (select from pg_cursors c where c.is_holdable and c.creation_time >= now()) then
+        return null;
+    end if;
+    return (
+        select coalesce(sum(pg_stat_get_xact_tuples_inserted(c.oid)
+                            + pg_stat_get_xact_tuples_updated(c.oid)
+                            + pg_stat_get_xact_tuples_deleted(c.oid)), 0)::bigint
+          from pg_locks l join pg_class c on c.oid = l.relation
+         where l.pid = pg_backend_pid() and l.mode = 'RowExclusiveLock'
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+           and c.relnamespace <> 'pgq'::regnamespace
+    );
+end
+$$;
+comment on function pgq._written() is
+'how many rows the transaction has written outside of pgq: what queues an event of a deferred '
+'trigger writes one; null: a cursor with hold is still to be filled at the commit';
+
+create function pgq._at_last(p_round integer, p_written bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_written constant bigint := pgq._written();
+begin
+    -- Nothing was queued behind this event since the one before it fired.
+    if v_written = p_written then
+        perform pgq._run_errands(), pgq._tick();
+    elsif v_written is not null and p_round < 10 then
+        insert into pgq.chore (last, round, written) values (true, p_round + 1, v_written);
+    else
+        perform setval('pgq.next_tick', 1);  -- the next call has it run
+    end if;
+end
+$$;
+comment on function pgq._at_last(integer, bigint) is
+'maintenance, if nothing of the caller''s runs behind it and keeps its locks; else once more '
+'behind that, at most ten times, and then at a commit of somebody else';
+
+create function pgq._at_commit()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_xid constant text := pg_current_xact_id()::text;
+begin
+    -- Of an update, whose text may look as if it prepared a transaction.
+    if new.round < 0 then
+        perform pgq._run_errands();
+        delete from pgq.chore c where c.round < 0;
+        return null;
+    end if;
+    if pgq._is_preparing() then
+        return null;
+    end if;
+    if new.wake is not null then
+        perform pg_notify(format('pgq_%s', new.wake), '');
+    end if;
+    if new.wake is not null or not pgq._read_committed() then
+        return null;
+    end if;
+    -- The first event queues one more, behind the deferred triggers of everybody else. After SET
+    -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
+    if new.last then
+        if pg_trigger_depth() = 1 then
+            -- Notes first: a tick holds locks, and must not wait for a bucket.
+            if current_setting('pgq.noted', true) is distinct from v_xid then
+                perform pgq._at_last(new.round, new.written);
+            elsif current_setting('pgq.ticking', true) = v_xid then
+                perform set_config('pgq.ticking', v_xid || ' ', true);
+                insert into pgq.chore (last, round, written) values (true, 0, pgq._written());
+            end if;
+        end if;
+    elsif current_setting('pgq.ticking', true) is distinct from v_xid then
+        perform set_config('pgq.ticking', v_xid, true);
+        insert into pgq.chore (last, round, written) values (true, 0, pgq._written());
+    end if;
+    return null;
+end
+$$;
+comment on function pgq._at_commit() is
+'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
+'trigger; does what pgq._wake has left to it';
+
+create constraint trigger chore_at_commit after insert on pgq.chore
+    deferrable initially deferred
+    for each row execute function pgq._at_commit();
+
+create function @extschema@.pgq_maintain()
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pgq._read_committed() then
+        raise exception 'maintenance needs the isolation level READ COMMITTED'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot must not decide that a slot is empty.';
+    end if;
+    insert into pgq.chore default values;
+end
+$$;
+revoke all on function @extschema@.pgq_maintain() from public;
+comment on function @extschema@.pgq_maintain() is
+'Does at the commit of the caller''s transaction what ordinary calls do twice a second: '
+'rotation, reclaim, retention. For quiet databases, for example from pg_cron; no queue needs it. '
+'Errors: 25001 under REPEATABLE READ and SERIALIZABLE.';

@@ -1,0 +1,115 @@
+/*
+ * Finding and locking single jobs, wherever they are moved to.
+ */
+
+create function pgq._state_of(p_job pgq.job, p_now timestamptz)
+returns text
+language sql
+immutable
+begin atomic
+    select case when p_job.token is not null then 'active'
+                when p_job.pos is not null then 'ready'
+                when p_job.due is null then case when p_job.is_head then 'copied' else 'waiting' end
+                when p_job.run_at > p_now then 'scheduled'
+                else 'ready' end;
+end;
+comment on function pgq._state_of(pgq.job, timestamptz) is
+'The state of a job. copied: the row in a line of a job that has its copy in the ring.';
+
+create function pgq._check_moved()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- TRUNCATE is seen by all snapshots at once, what maintenance moved before it only by new ones.
+    if not pgq._read_committed() and exists (
+        select from pg_class c join pg_inherits i on i.inhrelid = c.oid
+         where i.inhparent = 'pgq.job'::regclass
+           and c.relfilenode <> pg_relation_filenode(c.oid)
+    ) then
+        raise exception 'could not serialize access: jobs were moved by maintenance'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction might succeed if retried.';
+    end if;
+end
+$$;
+comment on function pgq._check_moved() is
+'raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved';
+
+create function pgq._bare(p_job pgq.job)
+returns pgq.job
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    p_job.payload := null;
+    p_job.headers := null;
+    p_job.checkpoint := null;
+    p_job.last_error := null;
+    return p_job;
+end
+$$;
+comment on function pgq._bare(pgq.job) is
+'a job without what may be large: an array of a million would be too long';
+
+create function pgq._find(p_id bigint, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    -- A head of a group is in its line, too.
+    select j.* into job
+      from pgq.job j where j.id = p_id order by j.place is not null limit 1;
+    -- Rolls back to here, so that no lock on a slot remains. A slot is not truncated while anybody
+    -- holds one.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        perform pgq._check_moved() where job.id is null;
+end
+$$;
+comment on function pgq._find(bigint) is
+'The live job of that id, unlocked, or null; in one snapshot, in which a job that is being moved is '
+'in one place. Raises 40001 if an old snapshot cannot tell.';
+
+create function pgq._find_mine(p_id bigint, p_verb text)
+returns pgq.job
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job := pgq._find(p_id);
+begin
+    if v_job.id is not null and not pgq._may_lane(v_job.lane, p_verb) then
+        -- What pgq._find does if there is none.
+        perform pgq._check_moved();
+        return null;
+    end if;
+    return v_job;
+end
+$$;
+comment on function pgq._find_mine(bigint, text) is
+'pgq._find for a queue on which the caller has a privilege.';
+
+create function pgq._find_and_lock(p_id bigint, p_active boolean, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    loop
+        job := pgq._find(p_id);
+        exit when job.id is null or (job.token is not null and not p_active);
+        job := pgq._lock(job.slot, job.id);
+        -- Null if it has gone meanwhile: ended, or moved to another slot.
+        exit when job.id is not null;
+    end loop;
+end
+$$;
+comment on function pgq._find_and_lock(bigint, boolean) is
+'The live job of that id, wherever it is moved to, or null; locked, but an active one only with '
+'p_active: else it may come back unlocked. Waits for whoever has it locked.';

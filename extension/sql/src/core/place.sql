@@ -1,0 +1,179 @@
+/*
+ * Where jobs go: to the ring when they are ready, to a parked slot until they are due.
+ */
+
+create function pgq._head()
+returns smallint
+language sql
+stable
+begin atomic
+    select r.live[cardinality(r.live)] from pgq.ring r order by r.gen desc limit 1;
+end;
+comment on function pgq._head() is 'The slot of the ring that is written.';
+
+create function pgq._parked()
+returns smallint
+language sql
+stable
+begin atomic
+    select r.parked[cardinality(r.parked)] from pgq.ring r order by r.gen desc limit 1;
+end;
+comment on function pgq._parked() is 'The parked slot that is written.';
+
+create function pgq._due(p_at timestamptz, p_opened timestamptz)
+returns bigint
+language sql
+stable
+begin atomic
+    select greatest(
+        pgq._us(p_at), pgq._us(p_opened),
+        coalesce(pg_sequence_last_value('pgq.last_tick'), 0) * 1000
+    );
+end;
+comment on function pgq._due(timestamptz, timestamptz) is
+'The due of a job that is parked: not before the last tick, which may have passed that time.';
+
+create function pgq._put(p_job pgq.job)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    p_job.slot := pgq._head();
+    perform pgq._open(p_job.slot);
+    p_job.pos := nextval('pgq.number');
+    p_job.due := null;
+    p_job.token := null;
+    p_job.lease_expires_at := null;
+    p_job.worker := null;
+    insert into pgq.job select p_job.*;
+    perform pgq._wake_lane(p_job.lane);
+end
+$$;
+comment on function pgq._put(pgq.job) is
+'Adds a job to the head of the ring: it is ready from now on.';
+
+create function pgq._park_head(p_job pgq.job)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot smallint;
+    v_count integer := 0;
+begin
+    -- A tick may be moving the row from one slot to the other.
+    foreach v_slot in array '{4,5,4}'::smallint[] loop
+        execute format(
+            'update pgq.job_%s j set due = $2, run_at = $3, claimed_at = $4, attempt = $5,'
+            ' lost = $6, last_error = $7, checkpoint = $8, is_awaited = $9, start_by = $10'
+            ' where j.id = $1 and j.place is not null', v_slot
+        ) using p_job.id, p_job.due, p_job.run_at, p_job.claimed_at, p_job.attempt, p_job.lost,
+                p_job.last_error, p_job.checkpoint, p_job.is_awaited, p_job.start_by;
+        get diagnostics v_count = row_count;
+        exit when v_count > 0;
+    end loop;
+end
+$$;
+comment on function pgq._park_head(pgq.job) is
+'Parks the head of a group, whose copy has just been deleted: its row in the line becomes due.';
+
+create function pgq._park(p_job pgq.job, p_run_at timestamptz, p_is_asked boolean default false)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+begin
+    p_job.run_at := p_run_at;
+    p_job.claimed_at := case when not p_is_asked then v_now end;
+    if p_run_at <= v_now then
+        perform pgq._put(p_job);
+        return;
+    end if;
+    p_job.slot := pgq._parked();
+    p_job.due := pgq._due(p_run_at, pgq._open(p_job.slot));
+    p_job.pos := null;
+    p_job.token := null;
+    p_job.lease_expires_at := null;
+    p_job.lease_ms := null;
+    p_job.worker := null;
+    if p_job.head_place is not null then
+        perform pgq._park_head(p_job);
+    else
+        insert into pgq.job select p_job.*;
+    end if;
+    perform pgq._wake_lane(p_job.lane, p_run_at);
+end
+$$;
+comment on function pgq._park(pgq.job, timestamptz, boolean) is
+'Puts a job back that has just been deleted: ready, or parked until p_run_at. p_is_asked: somebody '
+'has asked for that time; else claimed_at says when the job came back.';
+
+create function pgq._backoff(p_queue pgq.queue, p_attempt integer)
+returns interval
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tries constant integer := greatest(p_attempt - 1, 0);
+    v_seconds double precision := extract(epoch from p_queue.backoff_max)::double precision;
+begin
+    -- In logarithms first: the power overflows long before attempts run out.
+    if p_queue.backoff_base = '0' then
+        v_seconds := 0;
+    elsif ln(extract(epoch from p_queue.backoff_base)::double precision)
+            + v_tries * ln(p_queue.backoff_factor) < ln(v_seconds)
+    then
+        v_seconds := extract(epoch from p_queue.backoff_base)::double precision
+            * power(p_queue.backoff_factor, v_tries);
+    end if;
+    return make_interval(secs => v_seconds * (0.5 + random() / 2));
+end
+$$;
+comment on function pgq._backoff(pgq.queue, integer) is
+'The wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a random '
+'share between a half and all ("equal jitter").';
+
+create function pgq._end(p_job pgq.job, p_state text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._keep(array[p_job], p_state), pgq._note_ended(array[p_job], p_state);
+end
+$$;
+comment on function pgq._end(pgq.job, text) is
+'The end of a job that has just been deleted: dead or cancelled.';
+
+create function pgq._put_back(p_job pgq.job, p_delay interval, p_error text, p_retryable boolean)
+returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgq.queue;
+begin
+    p_job.last_error := coalesce(p_error, p_job.last_error);
+    if p_job.cancel_requested then
+        perform pgq._end(p_job, 'cancelled');
+        return 'cancelled';
+    end if;
+    select q.* into v_queue from pgq.queue q where q.id = pgq._queue_of(p_job.lane);
+    perform pgq._count_ends(p_job.lane, 0, 1);
+    if p_retryable and p_job.attempt < coalesce(p_job.max_attempts, v_queue.max_attempts) then
+        p_job.start_by := null;
+        perform pgq._park(
+            p_job, pgq._now() + coalesce(p_delay, pgq._backoff(v_queue, p_job.attempt))
+        );
+        return 'scheduled';
+    end if;
+    perform pgq._end(p_job, 'dead');
+    return 'dead';
+end
+$$;
+comment on function pgq._put_back(pgq.job, interval, text, boolean) is
+'The end of a failed attempt: the next try after p_delay (null: the queue''s backoff), or dead, or '
+'cancelled, if that was asked for.';

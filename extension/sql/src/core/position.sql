@@ -1,0 +1,312 @@
+/*
+ * Claim positions: where claims and ticks begin in a lane of a slot. Without them every claim would
+ * walk past the dead index entries of all jobs that have ended since the slot was truncated.
+ *
+ * Jobs up to "floor" are finished or leased: claims begin there. Jobs up to "base" are finished:
+ * ticks begin there, and lower the floor below what has become claimable: the job of an expired
+ * lease, or of a late commit. A position is an appended row; the one with the highest n counts.
+ *
+ * Why a position may pass a number: whoever adds a job has its transaction id, and its lock on the
+ * slot, before it draws the number. So all numbers up to "mark" (the last one drawn) belong to
+ * transactions below an id that is drawn after mark was read. That id is the row's own: a claim
+ * inserts the row in a subtransaction.
+ *   - floor passes mark when no running transaction is below that id. Transactions that are older
+ *     than one or two seconds (below pgq.xid_old) are not waited for: what they commit below the
+ *     floor is found by a tick.
+ *   - base passes mark when no transaction below that id has a lock on the slot for writing.
+ * A job that a running transaction claims or ends is still ready in the snapshot that computes a
+ * floor, so a rollback finds it above the floor.
+ *
+ * A claim may append a row while a tick lowers the floor; the next tick lowers it again. Nothing
+ * may lower a base: see ring.filling.
+ */
+
+create function pgq._full_xid(p_xid xid, p_near bigint)
+returns bigint
+language sql
+immutable
+begin atomic
+    select p_near + d.distance - case when d.distance < 2147483648 then 0 else 4294967296 end
+      from (select (p_xid::text::bigint - p_near) & 4294967295) d (distance);
+end;
+comment on function pgq._full_xid(xid, bigint) is
+'The full transaction id of a row''s xmin, which lies less than two billion from p_near.';
+
+create function pgq._is_filling(p_slot smallint)
+returns boolean
+language sql
+stable
+begin atomic
+    select coalesce((select r.filling = p_slot from pgq.ring r order by r.gen desc limit 1), false);
+end;
+comment on function pgq._is_filling(smallint) is
+'Whether jobs are being moved into a slot: it has no positions until that is done.';
+
+create function pgq._is_decided(p_xid bigint, p_snapshot pg_snapshot, p_old bigint)
+returns boolean
+language sql
+stable
+begin atomic
+    select pg_snapshot_xmax(p_snapshot)::text::bigint >= p_xid and not exists (
+        select from pg_snapshot_xip(p_snapshot) x
+         where x::text::bigint < p_xid and x::text::bigint >= p_old
+    );
+end;
+comment on function pgq._is_decided(bigint, pg_snapshot, bigint) is
+'Whether no transaction below an id is running, older ones than p_old excepted.';
+
+--@ each ring
+create function pgq._raise_{slot}(p_lane bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark constant bigint := coalesce(pg_sequence_last_value('pgq.number'), 0);
+    v_old constant bigint := coalesce(pg_sequence_last_value('pgq.xid_old'), 0);
+begin
+    if not pgq._read_committed() or pgq._is_filling({slot}::smallint) then
+        return;
+    end if;
+    insert into pgq.floor_{slot} (slot, n, lane, floor, base, mark, swept)
+    select {slot}, nextval('pgq.floor_n'), p_lane,
+           greatest(f.floor, least(f.mark, ready.pos - 1), 0), coalesce(f.base, 0), v_mark, f.swept
+      from (select pg_current_snapshot() as snapshot) s
+      left join lateral (
+              select o.*, coalesce(o.mark_xid, pgq._full_xid(
+                         o.xmin, pg_snapshot_xmax(s.snapshot)::text::bigint
+                     )) as xid
+                from pgq.floor_{slot} o where o.lane = p_lane order by o.n desc limit 1
+           ) f on true
+      left join lateral (
+              select j.pos from pgq.job_{slot} j
+               where j.lane = p_lane and j.pos > f.floor and j.token is null
+               order by j.pos limit 1
+           ) ready on true
+     where f.n is null or (v_mark >= f.mark and pgq._is_decided(f.xid, s.snapshot, v_old));
+exception
+    -- The block is for its subtransaction. A position can be done without.
+    when lock_not_available then
+        return;
+end
+$$;
+comment on function pgq._raise_{slot}(bigint) is
+'For claims: appends the highest sound floor of a lane.';
+--@ end
+
+create function pgq._raise(p_slot smallint, p_lane bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then perform pgq._raise_{slot}(p_lane);
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._raise(smallint, bigint) is 'pgq._raise_0 and so on.';
+
+create function pgq._lower(p_slot smallint, p_lane bigint, p_pos bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgq.floor (slot, n, lane, floor, base, mark, mark_xid, swept)
+    select p_slot, nextval('pgq.floor_n'), p_lane, p_pos - 1, f.base, f.mark,
+           coalesce(f.mark_xid, pgq._full_xid(
+               f.xmin, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+           )), f.swept
+      from (
+               select o.*, o.xmin from pgq.floor o
+                where o.slot = p_slot and o.lane = p_lane order by o.n desc limit 1
+           ) f
+     where f.floor >= p_pos;
+end
+$$;
+comment on function pgq._lower(smallint, bigint, bigint) is
+'Lets claims see a job that has become claimable where it is.';
+
+create function pgq._oldest_writers()
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+begin
+    return array(
+        select w.xid
+          from generate_series(0, 5) slot
+          left join (
+                  select t.relation, min(pgq._full_xid(x.transactionid, v_near)) as xid
+                    from pg_locks t
+                    join pg_locks x on x.virtualtransaction = t.virtualtransaction
+                   where t.locktype = 'relation' and t.mode = 'RowExclusiveLock'
+                     and t.database = (select d.oid from pg_database d
+                                        where d.datname = current_database())
+                     and t.pid is distinct from pg_backend_pid()
+                     and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
+                   group by t.relation
+               ) w on w.relation = format('pgq.job_%s', slot)::regclass
+         order by slot
+    );
+end
+$$;
+comment on function pgq._oldest_writers() is
+'Per slot the id of the oldest other transaction that has written to it, or waits to do so, or null.';
+
+create type pgq.span as (
+    lane bigint,
+    floor bigint,
+    base bigint,
+    mark bigint,
+    xid bigint,
+    swept bigint,
+    live bigint,
+    free bigint,
+    swept_next bigint,
+    expired bigint[],
+    overdue bigint[]
+);
+comment on type pgq.span is
+'For ticks: the position of a lane, and what the jobs above its base, or above swept, show: the '
+'first one (live), the first one below the floor that can be claimed (free), where the next tick '
+'goes on, the jobs of expired leases, and those that have not started in time.';
+
+create function pgq._spans(p_slot smallint, p_now timestamptz)
+returns setof pgq.span
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select l.id, f.floor, f.base, f.mark, f.xid, f.swept, w.live, w.free,
+           -- On, while there may be leases: a running transaction may have claimed what has an xmax.
+           case when w.jobs = f.size and w.are_leased then w.last end, w.expired, w.overdue
+      from (select distinct o.id from pgq.lane o) l
+      left join lateral (
+              select o.*, coalesce(o.mark_xid, pgq._full_xid(
+                         o.xmin, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+                     )) as xid, case when o.swept is null then 1000 else 10000 end as size
+                from pgq.floor o
+               where o.slot = p_slot and o.lane = l.id order by o.n desc limit 1
+           ) f on true,
+           lateral (
+               select count(*) as jobs, min(j.pos) as live, max(j.pos) as last,
+                      bool_or(j.token is not null or j.is_touched) as are_leased,
+                      min(j.pos) filter (
+                          where j.pos <= f.floor
+                            and (j.token is null or j.lease_expires_at <= p_now)
+                      ) as free,
+                      array_agg(j.id) filter (where j.lease_expires_at <= p_now) as expired,
+                      array_agg(j.id) filter (
+                          where j.start_by <= p_now and j.token is null and j.attempt = 0
+                      ) as overdue
+                 from (
+                          select i.id, i.pos, i.token, i.lease_expires_at, i.start_by, i.attempt,
+                                 i.xmax <> '0' as is_touched
+                            from pgq.job i
+                           where i.slot = p_slot and i.lane = l.id
+                             and i.pos > coalesce(f.swept, f.base, 0)
+                           order by i.pos limit coalesce(f.size, 1000)
+                      ) j
+           ) w
+     where f.n is not null or w.jobs > 0;
+end
+$$;
+comment on function pgq._spans(smallint, timestamptz) is
+'For ticks: the lanes of a slot of the ring that have a position or jobs.';
+
+create function pgq._set_positions(p_slot smallint, p_spans pgq.span[], p_writer bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark constant bigint := coalesce(pg_sequence_last_value('pgq.number'), 0);
+    v_old constant bigint := coalesce(pg_sequence_last_value('pgq.xid_old'), 0);
+begin
+    if pgq._is_filling(p_slot) or p_spans = '{}' then
+        return;
+    end if;
+    insert into pgq.floor (slot, n, lane, floor, base, mark, mark_xid, swept)
+    select p_slot, nextval('pgq.floor_n'), s.lane, n.floor, n.base, n.mark, n.xid, s.swept_next
+      from unnest(p_spans) s
+      left join lateral (
+              select j.pos from pgq.job j
+               where j.slot = p_slot and j.lane = s.lane and j.pos > s.floor and j.token is null
+               order by j.pos limit 1
+           ) ready on true,
+           lateral (
+               select pgq._is_decided(s.xid, pg_current_snapshot(), v_old) as for_floor,
+                      coalesce(p_writer >= s.xid, s.xid is not null) as for_base
+           ) d,
+           lateral (
+               select case when d.for_base and s.swept is null
+                           then greatest(s.base, least(s.live - 1, s.mark)) else s.base end as base
+           ) b,
+           lateral (
+               select coalesce(least(s.free - 1, greatest(b.base, case
+                          when d.for_floor then greatest(s.floor, least(s.mark, ready.pos - 1))
+                          else s.floor end)), 0) as floor,
+                      coalesce(b.base, 0) as base,
+                      case when s.xid is null or (d.for_floor and d.for_base)
+                           then v_mark else s.mark end as mark,
+                      case when s.xid is null or (d.for_floor and d.for_base)
+                           then null else s.xid end as xid
+           ) n
+     where s.xid is null
+        or (n.floor, n.base, s.swept_next) is distinct from (s.floor, s.base, s.swept);
+exception
+    -- The block is for its subtransaction, as in pgq._raise_0.
+    when lock_not_available then
+        return;
+end
+$$;
+comment on function pgq._set_positions(smallint, pgq.span[], bigint) is
+'For ticks: raises the positions of a slot, or lowers floors. p_writer was read before the spans.';
+
+create function pgq._has_ready(p_slot smallint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select
+          from pgq.lane l, lateral (
+                   select from pgq.job j
+                    where j.slot = p_slot and j.lane = l.id and j.token is null
+                      and j.pos > coalesce((
+                              select f.floor from pgq.floor f
+                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
+                          ), 0)
+                    order by j.pos limit 1
+               ) j
+    );
+end
+$$;
+comment on function pgq._has_ready(smallint) is
+'Whether a slot of the ring has a job that nobody leases.';
+
+create function pgq._shift_xids(p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ms constant bigint := pgq._ms(p_now);
+begin
+    if abs(v_ms - coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0)) >= 1000 then
+        perform setval('pgq.xid_shifted', v_ms);
+        perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
+        perform setval('pgq.xid_recent', pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
+    end if;
+end
+$$;
+comment on function pgq._shift_xids(timestamptz) is
+'Moves the registers xid_old and xid_recent on, once a second.';

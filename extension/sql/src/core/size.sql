@@ -1,0 +1,70 @@
+/*
+ * How large may be what a caller stores with a job. A job that no client could read would come back
+ * to the head of its queue again and again; maintenance handles the jobs of all in one transaction.
+ */
+
+create function pgq._check_size(
+    p_name text, p_values jsonb[], p_max bigint default 67108864
+)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_size integer;
+begin
+    begin
+        v_size := (
+            select max(case when pg_column_size(v) > p_max then pg_column_size(v)
+                            else octet_length(v::text) end)
+              from unnest(p_values) v
+             where pg_column_size(v) > least(4000, p_max / 10000)
+        );
+    exception
+        -- It cannot be text at all.
+        when program_limit_exceeded then
+            v_size := 1073741824;
+    end;
+    if v_size > p_max then
+        raise exception '"%" is too large', p_name
+            using errcode = 'program_limit_exceeded',
+                  detail = format('It has %s bytes, and may have %s.', v_size, p_max),
+                  hint = 'Store the data elsewhere, and here where it is.';
+    end if;
+end
+$$;
+comment on function pgq._check_size(text, jsonb[], bigint) is
+'raises 54000 for a value with more than p_max bytes, as text or in memory; null passes';
+
+create function pgq._check_length(p_name text, p_value text, p_max integer)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if length(p_value) > p_max then
+        raise exception '"%" must have at most % characters, not %', p_name, p_max, length(p_value)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_length(text, text, integer) is 'raises 22023; null passes';
+
+create function pgq._shorten(p_error text)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if octet_length(p_error) <= 20000 or length(p_error) <= 20000 then
+        return p_error;
+    end if;
+    return left(p_error, 10000) || format(' [%s characters] ', length(p_error) - 20000)
+        || right(p_error, 10000);
+end
+$$;
+comment on function pgq._shorten(text) is
+'an error as it is kept: of more than 20000 characters the first and last 10000';

@@ -1,0 +1,162 @@
+/*
+ * The statements of clients on jobs, once per slot and on the slot itself: a plan over pgq.job would
+ * lock all slots, and a transaction that stays open would keep all of them from being truncated.
+ *
+ * Jobs are locked in the order of their ids.
+ */
+
+--@ each slot
+create function pgq._open_{slot}()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    lock table pgq.job_{slot} in row exclusive mode;
+end
+$$;
+comment on function pgq._open_{slot}() is 'Locks slot {slot} for writing: see pgq._open.';
+
+--@ end
+
+-- Only the ring holds leases.
+--@ each ring
+create function pgq._take_{slot}(p_ids bigint[], p_tokens bigint[], p_mine integer[])
+returns setof pgq.job
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+delete from pgq.job_{slot} j
+ using (select r.id, r.token from unnest(p_ids, p_tokens) r (id, token) order by r.id) r
+ where j.id = r.id and j.token = r.token and pgq._is_mine(j.lane, p_mine)
+returning j.*
+$$;
+comment on function pgq._take_{slot}(bigint[], bigint[], integer[]) is
+'Deletes and returns the jobs of good receipts; waits for a session that ends one of them.';
+
+create function pgq._renew_{slot}(
+    p_ids bigint[], p_tokens bigint[], p_mine integer[], p_lease_ms integer, p_now timestamptz,
+    p_checkpoints jsonb[]
+)
+returns setof pgq.renewal
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+update pgq.job_{slot} j
+   set lease_expires_at = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
+       checkpoint = coalesce(r.checkpoint, j.checkpoint)
+  from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
+           select i.ctid from pgq.job_{slot} i
+            where i.id = r.id and i.token = r.token and pgq._is_mine(i.lane, p_mine)
+              for update skip locked
+       ) i
+ where j.ctid = i.ctid
+returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false)
+$$;
+comment on function
+    pgq._renew_{slot}(bigint[], bigint[], integer[], integer, timestamptz, jsonb[]) is
+'Renews the leases of good receipts; passes by jobs that others have locked.';
+--@ end
+
+create function pgq._open(p_slot smallint)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_slot
+    --@ each slot
+    when {slot} then perform pgq._open_{slot}();
+    --@ end
+    end case;
+    return pgq._now();
+end
+$$;
+comment on function pgq._open(smallint) is
+'Locks a slot for writing and returns the time. Whoever adds a job draws its number after that: '
+'pgq._raise_floor relies on it.';
+
+create function pgq._take(p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[])
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then return query select * from pgq._take_{slot}(p_ids, p_tokens, p_mine);
+    --@ end
+    end case;
+end
+$$;
+comment on function pgq._take(smallint, bigint[], bigint[], integer[]) is 'pgq._take_0 and so on.';
+
+create function pgq._renew(
+    p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_lease_ms integer,
+    p_now timestamptz, p_checkpoints jsonb[]
+)
+returns setof pgq.renewal
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        return query
+        select * from pgq._renew_{slot}(
+            p_ids, p_tokens, p_mine, p_lease_ms, p_now, p_checkpoints
+        );
+    --@ end
+    end case;
+end
+$$;
+comment on function
+    pgq._renew(smallint, bigint[], bigint[], integer[], integer, timestamptz, jsonb[]) is
+'pgq._renew_0 and so on.';
+
+-- Rare statements on one job are planned each time.
+create function pgq._remove(p_slot smallint, p_id bigint, out job pgq.job)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('delete from pgq.job_%s j where j.id = $1 returning j.*', p_slot)
+       into job using p_id;
+end
+$$;
+comment on function pgq._remove(smallint, bigint) is
+'Deletes and returns a job that this session has locked.';
+
+create function pgq._lock(
+    p_slot smallint, p_id bigint, p_skip boolean default false, out job pgq.job
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format(
+        'select j.* from pgq.job_%s j where j.id = $1 for update%s', p_slot,
+        case when p_skip then ' skip locked' end
+    ) into job using p_id;
+end
+$$;
+comment on function pgq._lock(smallint, bigint, boolean) is
+'Locks a job. Null if it has gone or, with p_skip, is locked.';
+
+create function pgq._mark(p_slot smallint, p_id bigint, p_flag name)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count integer;
+begin
+    execute format('update pgq.job_%s j set %I = true where j.id = $1', p_slot, p_flag)
+      using p_id;
+    get diagnostics v_count = row_count;
+    return v_count > 0;
+end
+$$;
+comment on function pgq._mark(smallint, bigint, name) is
+'Sets is_awaited, is_blocked or cancel_requested of a job. False if it is not there any more.';

@@ -1,0 +1,364 @@
+/*
+ * Follow-up work: jobs that wait until others have completed.
+ *
+ * pgq.dependency has a row for each pair. The job that is waited for is marked (is_awaited), so that
+ * the completion of others costs nothing. Its own deletes the rows, and notes who waited. At the
+ * commit, under the bucket of the waiting job, it becomes ready if no row is left: so the last of
+ * many that complete at once sees that it is the last.
+ *
+ * Nobody waits for an open transaction at a commit: rows of pgq.dependency that others have locked
+ * are left alone, and a hint has the ticks look again until the rows are gone.
+ */
+
+create function pgq._check_after(p_after bigint[], p_group_keys text[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint;
+begin
+    if p_after is null then
+        return;
+    end if;
+    perform pgq._check_array('after', p_after);
+    if array_remove(p_group_keys, null) <> '{}' then
+        raise exception 'a job cannot have both "after" and a group key'
+            using errcode = 'feature_not_supported',
+                  hint = 'The order in a group is the order of the ids.';
+    end if;
+    if not pgq._read_committed() then
+        raise exception '"after" needs the isolation level READ COMMITTED'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot does not show which jobs have ended.';
+    end if;
+    select a into v_id
+      from unnest(p_after) a
+     where a < 1 or a > coalesce(pg_sequence_last_value('pgq.number'), 0);
+    if found then
+        raise exception 'there is no job %', v_id
+            using errcode = 'no_data_found';
+    end if;
+end
+$$;
+comment on function pgq._check_after(bigint[], text[]) is
+'raises 22004, 0A000, 25001 or P0002; a null array passes';
+
+create function pgq._may_await(p_id bigint)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job constant pgq.job := pgq._find(p_id);
+begin
+    if v_job.id is not null then
+        return pgq._may_lane(v_job.lane, 'enqueue');
+    end if;
+    return not exists (
+        select from pgq.archive a left join pgq.queue q on a.queue = q.name and a.id > q.first_job
+         where a.id = p_id and a.expires_at > pgq._now() and not pgq._may(q.id, 'enqueue')
+    );
+end
+$$;
+comment on function pgq._may_await(bigint) is
+'whether the caller may know of a job, or there is none';
+
+create function pgq._is_over(p_id bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_is_over boolean;
+begin
+    v_is_over := not exists (select from pgq.job j where j.id = p_id) and not exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now());
+    -- As in pgq._find.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_is_over;
+end
+$$;
+comment on function pgq._is_over(bigint) is
+'whether a job has completed or is not known: neither live nor dead, in one snapshot';
+
+create function pgq._find_for_waiter(
+    p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+    v_waits boolean;
+begin
+    loop
+        v_job := pgq._find(p_id);
+        if v_job.id is not null then
+            place := array[v_job.slot, p_id];
+        elsif exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()) then
+            place := array[6, p_id];
+        elsif pgq._is_over(p_id) then
+            perform pgq._check_moved();
+            place := null;
+            return;
+        else
+            continue;  -- somebody has just retried it
+        end if;
+        v_waits := coalesce(place > p_last, true);
+        if place[1] < 6 then
+            v_job := pgq._lock(v_job.slot, p_id, not v_waits);
+        elsif v_waits then
+            -- Somebody may be about to retry it.
+            select a.id into v_job.id from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now() for key share;
+        else
+            select a.id into v_job.id
+              from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now() for key share skip locked;
+        end if;
+        exit when v_job.id is not null;
+        if not v_waits then
+            raise exception using errcode = 'PQ000';
+        end if;
+    end loop;
+    is_marked := v_job.is_awaited is not null or place[1] = 6;
+end
+$$;
+comment on function pgq._find_for_waiter(bigint, bigint[]) is
+'locks a job and returns its place: slot, id. The slot is 6 if it is dead or cancelled: it '
+'cannot be retried then until the transaction ends. null if it has completed or is not known. '
+'Where its place is not behind p_last, which is locked already, it does not wait: raises PQ000';
+
+create function pgq._lock_awaited(
+    p_after bigint[], out open bigint[], out is_hopeless boolean
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint;
+    v_found record;
+    v_last bigint[];
+begin
+    open := array[]::bigint[];
+    is_hopeless := false;
+    for v_id in
+        select a.id
+          from (select distinct unnest(p_after)) a (id), pgq._find(a.id) j
+         order by j.slot, a.id
+    loop
+        continue when not (pgq._is_owner() or pgq._may_await(v_id));
+        v_found := pgq._find_for_waiter(v_id, v_last);
+        continue when v_found.place is null;
+        -- Between the looks for it somebody may have retried it.
+        continue when not (pgq._is_owner() or pgq._may_await(v_id));
+        v_last := greatest(v_last, v_found.place);
+        perform pgq._mark(v_found.place[1]::smallint, v_id, 'is_awaited')
+          where not v_found.is_marked;
+        open := open || v_id;
+        is_hopeless := is_hopeless or v_found.place[1] = 6;
+    end loop;
+end
+$$;
+comment on function pgq._lock_awaited(bigint[]) is
+'for pgq._await; raises PQ000 if a job has moved since its place in the order was looked up, and '
+'somebody else has it locked: to wait for it with later ones locked might be a deadlock';
+
+create function pgq._await(p_after bigint[])
+returns pgq.awaited
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_awaited pgq.awaited;
+begin
+    loop
+        exit when coalesce(cardinality(p_after), 0) = 0;
+        begin
+            select nullif(a.open, '{}'), a.is_hopeless into v_awaited from pgq._lock_awaited(p_after) a;
+            exit;
+        exception
+            when sqlstate 'PQ000' then
+                null;  -- none is locked any more
+        end;
+    end loop;
+    return v_awaited;
+end
+$$;
+comment on function pgq._await(bigint[]) is
+'Those of these jobs that have not completed, marked as awaited; waits for whoever is about to '
+'claim or end one. Those of queues that the caller may not enqueue into are not known.';
+
+create function pgq._add_dependencies(
+    p_job_ids bigint[], p_at pgq.target, p_awaited pgq.awaited, p_on_dead text
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgq.dependency (on_id, job_id, lane, on_dead)
+    select o, j, p_at.lane, p_on_dead from unnest(p_job_ids) j, unnest(p_awaited.open) o;
+    perform pgq._note(p_at.parked, 'w', array(select -j from unnest(p_job_ids) j), null)
+      where p_awaited.is_hopeless and p_on_dead = 'die' and p_job_ids <> '{}';
+end
+$$;
+comment on function pgq._add_dependencies(bigint[], pgq.target, pgq.awaited, text) is
+'Lets jobs that have just been added wait for those that pgq._await has returned.';
+
+create function pgq._waits_for_jobs(p_job pgq.job)
+returns boolean
+language sql
+immutable
+begin atomic
+    select p_job.pos is null and p_job.due is null and p_job.place is null;
+end;
+comment on function pgq._waits_for_jobs(pgq.job) is 'Whether a job waits until others have completed.';
+
+create function pgq._release_waiters(p_slot smallint, p_ids bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_waiters bigint[];
+begin
+    with done as (
+        delete from pgq.dependency d
+         where d.ctid = any (array(
+                   select o.ctid from pgq.dependency o
+                    where o.on_id = any (p_ids) for update skip locked
+               ))
+        returning d.job_id
+    )
+    select array_agg(distinct d.job_id) into v_waiters from done d;
+    perform pgq._note(p_slot, 'w', v_waiters, null);
+    insert into pgq.hint (kind, key)
+    select 'e', i from unnest(p_ids) i
+     where exists (select from pgq.dependency d where d.on_id = i);
+end
+$$;
+comment on function pgq._release_waiters(smallint, bigint[]) is
+'Notes who waits for jobs that have completed, and that they wait for those no more.';
+
+create function pgq._tell_waiters(
+    p_slot smallint, p_ids bigint[], p_lanes bigint[], p_completed boolean
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pgq._read_committed() then
+        -- The snapshot may not show all who wait.
+        insert into pgq.hint (kind, key)
+        select 'e', case when p_completed then i else -i end from unnest(p_ids) i;
+        perform pgq._wake_lane(l) from unnest(p_lanes) l;
+    elsif p_completed then
+        perform pgq._release_waiters(p_slot, p_ids);
+    else
+        perform pgq._note(p_slot, 'w', array_agg(distinct -d.job_id), null)
+           from pgq.dependency d where d.on_id = any (p_ids) and d.on_dead = 'die';
+    end if;
+end
+$$;
+comment on function pgq._tell_waiters(smallint, bigint[], bigint[], boolean) is
+'Called with jobs of these lanes that have ended, and for which others wait: those are noted.';
+
+create function pgq._drop_dependencies(p_job_ids bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgq.dependency d
+     where d.ctid = any (array(
+               select o.ctid from pgq.dependency o
+                where o.job_id = any (p_job_ids) for update skip locked
+           ));
+end
+$$;
+comment on function pgq._drop_dependencies(bigint[]) is 'These jobs wait for nobody any more.';
+
+create function pgq._is_forsaken(p_job_id bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- The dead one may have been retried since.
+    v_ended constant bigint[] := array(
+        select d.on_id from pgq.dependency d
+         where d.job_id = p_job_id and d.on_dead = 'die' and (pgq._find(d.on_id)).id is null
+    );
+begin
+    -- With a snapshot taken after those looks: of one that has completed it shows that nobody waits
+    -- for it, or that a tick will see to that.
+    return exists (
+        select from pgq.dependency d
+         where d.job_id = p_job_id and d.on_dead = 'die' and d.on_id = any (v_ended)
+           and not exists (select from pgq.hint h where h.key = d.on_id and h.kind = 'e')
+    );
+end
+$$;
+comment on function pgq._is_forsaken(bigint) is
+'Whether a job waits, and does not want to, for one that is dead.';
+
+create function pgq._turn_waiters(p_keys bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_key bigint;
+    v_job pgq.job;
+begin
+    -- Below zero: a job that it waits for has died.
+    for v_key in select distinct k from unnest(p_keys) k order by k loop
+        v_job := pgq._find(abs(v_key));
+        continue when v_job.id is null or not pgq._waits_for_jobs(v_job);
+        if v_key < 0 then
+            continue when not pgq._is_forsaken(v_job.id);
+        else
+            continue when exists (select from pgq.dependency d where d.job_id = v_key);
+        end if;
+        if (pgq._lock(v_job.slot, v_job.id, true)).id is null then
+            -- Somebody is about to cancel, replace or move it.
+            insert into pgq.hint (kind, key) values ('w', v_key);
+        elsif v_key < 0 then
+            perform pgq._put_back(
+                pgq._remove(v_job.slot, v_job.id), null, 'a job that it was to run after is dead',
+                false
+            );
+        else
+            v_job := pgq._remove(v_job.slot, v_job.id);
+            perform pgq._park(v_job, coalesce(v_job.run_at, pgq._now()), v_job.run_at is not null);
+        end if;
+    end loop;
+end
+$$;
+comment on function pgq._turn_waiters(bigint[]) is
+'Makes those of these waiting jobs ready, or dead, of which it is time; their buckets are locked.';
+
+create function pgq._take_end_hints()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_keys bigint[];
+begin
+    with taken as (
+        delete from pgq.hint h where h.kind = 'e' returning h.key
+    )
+    select array_agg(t.key) into v_keys from taken t;
+    -- First: who is not waited for any more kills nobody.
+    perform pgq._release_waiters(pgq._head(), array(select k from unnest(v_keys) k where k > 0));
+    insert into pgq.hint (kind, key)
+    select 'w', -d.job_id from unnest(v_keys) k join pgq.dependency d on d.on_id = -k
+     where d.on_dead = 'die';
+end
+$$;
+comment on function pgq._take_end_hints() is
+'For ticks: who waits for jobs that ended when that could not be looked up.';

@@ -1,0 +1,289 @@
+/*
+ * Dedupe keys: unique among the live jobs of a queue, and those it has completed within dedupe_for.
+ *
+ * The key is a column of the job, so that to complete it costs nothing and what is left of it goes
+ * with its slot. No index spans the slots: whoever wants a key locks the bucket of all keys with
+ * its hash, until the end of the transaction, and then looks into all slots with one snapshot. (Who
+ * writes a watched row, which nobody else can, shares the lock with others who write rows.) Jobs
+ * move between slots without that lock; in one snapshot each is in one place.
+ *
+ * Lock order: buckets in id order, before everything else.
+ */
+
+create function pgq._lock_keys(p_queue_id integer, p_keys text[], p_is_row boolean default false)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_keys is null then
+        return;
+    end if;
+    if p_is_row then
+        perform
+           from pgq.bucket b
+          where b.id = (hashtextextended(p_keys[1] collate "C", p_queue_id) & 16383)::integer
+            for key share;
+        return;
+    end if;
+    perform
+       from (
+                select distinct
+                       (hashtextextended(k collate "C", p_queue_id) & 16383)::integer as id
+                  from unnest(p_keys) k order by 1
+            ) h,
+            lateral (select from pgq.bucket b where b.id = h.id for update) b;
+end
+$$;
+comment on function pgq._lock_keys(integer, text[], boolean) is
+'keeps others from using these dedupe keys of a queue; waits for transactions that are using one '
+'of them, or one of the same hash: one in 16384. p_is_row: the only key is that of a row, which '
+'the caller has written: that keeps others who write the row away, so that only retries need be. '
+'Bulk writes of rows, one key after the other, would deadlock otherwise';
+
+create function pgq._probe_keys(p_queue_id integer, p_keys text[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms'
+as $$
+begin
+    --@ each slot
+    insert into pgq.job_{slot} (
+        id, enqueued_at, lane, slot, payload, dedupe_key, dedupe_queue_id
+    )
+    select nextval('pgq.number'), '-infinity', 0, {slot}, 'null', k, p_queue_id
+      from (select distinct k collate "C" from unnest(p_keys) k) k (k)
+        on conflict (dedupe_queue_id, dedupe_key) where dedupe_queue_id is not null do nothing;
+    --@ end
+exception
+    -- It is about to be freed, or moved.
+    when lock_not_available then
+        raise exception 'could not serialize access: a job with the dedupe key is being changed'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction might succeed if retried.';
+end
+$$;
+comment on function pgq._probe_keys(integer, text[]) is
+'raises 40001 if one of these dedupe keys, which the snapshot shows as free, has been taken since: '
+'the unique indexes know. The caller takes it back';
+
+create function pgq._live_keys(p_queue_id integer, p_keys text[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids bigint[];
+begin
+    v_ids := array(
+        select l.id
+          from unnest(p_keys) with ordinality k (key, n)
+          left join lateral (
+                  select null::bigint as id where false
+                  --@ each slot
+                  union all
+                  select j.id from pgq.job_{slot} j
+                   where j.dedupe_queue_id = p_queue_id
+                     and j.dedupe_key = k.key collate "C"
+                  --@ end
+                  limit 1
+               ) l on true
+         order by k.n
+    );
+    perform pgq._probe_keys(
+        p_queue_id,
+        array(select k.key from unnest(p_keys, v_ids) k (key, id) where k.id is null)
+    ) where not pgq._read_committed();
+    -- Rolls back to here, so that no lock on a slot remains.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_ids;
+end
+$$;
+comment on function pgq._live_keys(integer, text[]) is
+'the live jobs that have these dedupe keys, or null, in the order of the keys; the caller has '
+'locked them. 40001 if an old snapshot cannot tell';
+
+create function pgq._is_late(p_job pgq.job)
+returns boolean
+language sql
+volatile
+begin atomic
+    select coalesce(p_job.start_by <= pgq._now() and p_job.attempt = 0 and p_job.token is null, false);
+end;
+comment on function pgq._is_late(pgq.job) is 'Whether a job has not started by its expires_at.';
+
+create function pgq._without_late(p_live bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids constant bigint[] := array_remove(p_live, null);
+    v_late record;
+    v_job pgq.job;
+begin
+    if v_ids = '{}' then
+        return p_live;
+    end if;
+    for v_late in
+        select j.id
+          from (select distinct l as id from unnest(v_ids) l) g, pgq._find(g.id) j
+         where pgq._is_late(j) order by j.slot, j.id
+    loop
+        v_job := pgq._find_and_lock(v_late.id, false);
+        if v_job.id is null then
+            p_live := array_replace(p_live, v_late.id, null);
+        elsif pgq._is_late(v_job) then
+            perform pgq._put_back(pgq._remove(v_job.slot, v_job.id), null, 'expired', false);
+            p_live := array_replace(p_live, v_late.id, null);
+        end if;
+    end loop;
+    return p_live;
+end
+$$;
+comment on function pgq._without_late(bigint[]) is
+'p_live (from pgq._live_keys) with null for those that have not started in time, which are dead '
+'then: no tick looks at jobs that wait, nor at any while nobody calls';
+
+create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgq.queue;
+    v_since timestamptz;
+    v_ids bigint[] := p_live;
+begin
+    select q.* into v_queue from pgq.queue q where q.id = p_queue_id;
+    if v_queue.dedupe_for = '0' then
+        return p_live;
+    end if;
+    if not pgq._read_committed() then
+        raise exception 'queue "%" holds dedupe keys, which needs READ COMMITTED', v_queue.name
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot may not show what has completed.';
+    end if;
+    v_since := pgq._now() - v_queue.dedupe_for;
+    v_ids := array(
+        select coalesce(k.id, a.id)
+          from unnest(p_live, p_keys) with ordinality k (id, key, n)
+          left join lateral (
+                  select a.id from pgq.archive a
+                   where k.id is null and a.queue = v_queue.name
+                     and a.dedupe_key = k.key collate "C" and a.state = 'completed'
+                     and a.finished_at > v_since and a.id > v_queue.first_job
+                     -- Not what has completed before the clock was set back.
+                     and a.finished_at < v_since + v_queue.dedupe_for + interval '1 minute'
+                   limit 1
+               ) a on true
+         order by k.n
+    );
+    -- As in pgq._live_keys.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_ids;
+end
+$$;
+comment on function pgq._held_keys(integer, text[], bigint[]) is
+'p_live (from pgq._live_keys), and in the place of null the jobs with these keys that completed '
+'within dedupe_for. Looks after the live ones: a job that completes in between is found here';
+
+create function pgq._replace(p_id bigint, p_payload jsonb, p_run_at timestamptz)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job := pgq._find_and_lock(p_id, false);
+begin
+    if v_job.id is null or v_job.token is not null then
+        return v_job.id is not null;
+    end if;
+    if v_job.group_id is not null then
+        update pgq.job j
+           set payload = p_payload, due = null,
+               run_at = case when j.is_head is null then p_run_at else j.run_at end
+         where j.slot in (4, 5) and j.id = p_id;
+    elsif v_job.pos is null and v_job.due is null then
+        update pgq.job j set payload = p_payload, run_at = p_run_at
+         where j.slot = v_job.slot and j.id = p_id;
+        return true;
+    end if;
+    -- The head of a group, or a job without one.
+    if v_job.pos is not null or v_job.group_id is null then
+        v_job := pgq._remove(v_job.slot, v_job.id);
+    elsif v_job.due is not null then
+        v_job.head_place := v_job.place;
+        v_job.place := null;
+        v_job.is_head := null;
+        v_job.dedupe_queue_id := null;
+    else
+        return true;
+    end if;
+    v_job.payload := p_payload;
+    perform pgq._park(v_job, coalesce(p_run_at, pgq._now()), p_run_at is not null);
+    return true;
+end
+$$;
+comment on function pgq._replace(bigint, jsonb, timestamptz) is
+'gives a job that is not active another payload and time (null: now); waits for whoever is about '
+'to claim or cancel it. false: it has ended';
+
+create function pgq._replace_live(p_payloads jsonb[], p_run_at timestamptz, p_live bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old record;
+begin
+    -- In the lock order.
+    for v_old in
+        select g.id, g.payload
+          from (select distinct on (u.id) u.id, u.payload
+                  from unnest(p_live, p_payloads) with ordinality u (id, payload, n)
+                 where u.id is not null order by u.id, u.n desc) g, pgq._find(g.id) j
+         order by j.slot, g.id
+    loop
+        if not pgq._replace(v_old.id, v_old.payload, p_run_at) then
+            p_live := array_replace(p_live, v_old.id, null);
+        end if;
+    end loop;
+    return p_live;
+end
+$$;
+comment on function pgq._replace_live(jsonb[], timestamptz, bigint[]) is
+'pgq._replace for live jobs, each with the last payload for it; null for those that have ended';
+
+create function pgq._raise_duplicate(
+    p_queue text, p_keys text[], p_taken bigint[], p_ids bigint[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old record;
+begin
+    select g.id, g.key into v_old
+      from (
+               select u.*, min(u.n) over (partition by u.id) as first
+                 from unnest(p_keys, p_taken, p_ids) with ordinality u (key, taken, id, n)
+           ) g
+     where g.taken is not null or g.n > g.first
+     order by g.n
+     limit 1;
+    if found then
+        raise exception 'queue "%" has a job with the dedupe key "%"', p_queue, v_old.key
+            using errcode = 'unique_violation',
+                  detail = format('It is job %s.', v_old.id);
+    end if;
+end
+$$;
+comment on function pgq._raise_duplicate(text, text[], bigint[], bigint[]) is
+'raises 23505 if a key was taken (p_taken) or is there twice';

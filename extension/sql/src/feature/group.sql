@@ -1,0 +1,332 @@
+/*
+ * Groups: at most group_concurrency jobs of a group may be ready or active at a time, in id order.
+ *
+ * All jobs of a group stand in its line, in the parked slots, by (place, id). The first ones, as
+ * many as may run, are heads: is_head is set, and a copy in the ring is what claims find. (A head
+ * that is not due has no copy; due is set in the line.) A row leaves the line when its job ends.
+ *
+ *   Once a transaction has committed, the heads of a group are the first rows of its line.
+ *
+ * That is decided at COMMIT, under a lock on the bucket of the group: by whoever has added jobs to
+ * the line, or has ended a head. So each decision sees those before it, and an open transaction
+ * keeps nobody waiting. Where nothing can be decided (PREPARE TRANSACTION, an old snapshot, SET
+ * CONSTRAINTS) a hint is left for the next tick.
+ *
+ * The place of a job is twice its id. A job that commits after a higher id has become head is late:
+ * its place is behind that head. A dead job that blocks its group stays in the line as its head.
+ */
+
+create function pgq._group_ids(p_queue_id integer, p_group_keys text[])
+returns bigint[]
+language plpgsql
+volatile
+strict
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select hashtextextended(
+                   k collate "C",
+                   p_queue_id # coalesce(pg_sequence_last_value('pgq.group_seed'), 0)
+               )
+          from unnest(p_group_keys) k
+    );
+end
+$$;
+comment on function pgq._group_ids(integer, text[]) is
+'The numbers of groups. Two groups with the same hash take turns. Who does not know the seed cannot '
+'find a key with the hash of somebody else''s group.';
+
+create function pgq._note(p_slot smallint, p_kind "char", p_keys bigint[], p_places bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_keys is not null then
+        insert into pgq.note (slot, xid, kind, keys, places)
+        values (p_slot, pg_current_xact_id(), p_kind, p_keys, p_places);
+    end if;
+end
+$$;
+comment on function pgq._note(smallint, "char", bigint[], bigint[]) is
+'Leaves groups (kind g) or waiting jobs (w) for the commit. p_slot: one that is locked for writing.';
+
+create function pgq._leave_lines(
+    p_slot smallint, p_ids bigint[], p_groups bigint[], p_places bigint[], p_block boolean
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_left integer := cardinality(p_ids);
+    v_count integer;
+    v_slot smallint := pgq._parked();
+begin
+    -- A tick may be moving a row from one slot to the other.
+    foreach v_slot in array array[v_slot, (9 - v_slot)::smallint, v_slot] loop
+        case v_slot
+        --@ each parked
+        when {slot} then
+            continue when pg_relation_size('pgq.job_{slot}') = 0;
+            if p_block then
+                update pgq.job_{slot} j set is_blocked = true
+                 where j.id = any (p_ids) and j.place is not null and j.is_blocked is null;
+            else
+                delete from pgq.job_{slot} j where j.id = any (p_ids) and j.place is not null;
+            end if;
+            get diagnostics v_count = row_count;
+        --@ end
+        end case;
+        v_left := v_left - v_count;
+        exit when v_left = 0;
+    end loop;
+    perform pgq._note(p_slot, 'g', p_groups, p_places) where not p_block;
+end
+$$;
+comment on function pgq._leave_lines(smallint, bigint[], bigint[], bigint[], boolean) is
+'Called when copies of heads have ended: their rows leave the lines, or (p_block) block them.';
+
+create function pgq._note_ended(p_jobs pgq.job[], p_state text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_end record;
+begin
+    for v_end in
+        select min(j.slot) as slot, q.group_on_dead = 'block' and p_state = 'dead' as blocks,
+               array_agg(j.id) filter (where j.head_place is not null) as heads,
+               array_agg(j.group_id) filter (where j.head_place is not null) as groups,
+               array_agg(j.head_place) filter (where j.head_place is not null) as places,
+               array_agg(j.group_id) filter (where j.place is not null and j.is_head) as firsts,
+               array_agg(j.place) filter (where j.place is not null and j.is_head) as first_places,
+               array_agg(j.id) filter (where j.is_awaited) as awaited,
+               array_agg(j.lane) filter (where j.is_awaited) as awaited_lanes,
+               array_agg(j.id) filter (where pgq._waits_for_jobs(j)) as waiters
+          from unnest(p_jobs) j left join pgq.queue q on q.id = pgq._queue_of(j.lane)
+         group by 2
+    loop
+        perform pgq._leave_lines(
+                    v_end.slot, v_end.heads, v_end.groups, v_end.places, coalesce(v_end.blocks, false)
+                ) where v_end.heads is not null;
+        perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.first_places),
+                pgq._drop_dependencies(v_end.waiters);
+        perform pgq._tell_waiters(
+                    v_end.slot, v_end.awaited, v_end.awaited_lanes, p_state = 'completed'
+                ) where v_end.awaited is not null;
+    end loop;
+end
+$$;
+comment on function pgq._note_ended(pgq.job[], text) is
+'Called with jobs that have just been deleted because they ended in a state: their groups go on, '
+'and who waits for them is noted.';
+
+create function pgq._bucket_of(p_key bigint)
+returns integer
+language sql
+immutable
+begin atomic
+    select 16384 + least(p_key & 16383, (16384 - (p_key & 16383)) & 16383)::integer;
+end;
+comment on function pgq._bucket_of(bigint) is
+'The bucket of a group, or of a waiting job: the same for its id and minus its id.';
+
+create function pgq._lock_buckets(p_keys bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgq.bucket b
+      where b.id = any (array(select distinct pgq._bucket_of(k) from unnest(p_keys) k))
+      order by b.id for update;
+end
+$$;
+comment on function pgq._lock_buckets(bigint[]) is 'Locks the buckets of groups or waiting jobs.';
+
+create function pgq._try_buckets(p_keys bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select k from unnest(p_keys) k, lateral (
+            select from pgq.bucket b where b.id = pgq._bucket_of(k) for update skip locked
+        ) b
+    );
+end
+$$;
+comment on function pgq._try_buckets(bigint[]) is
+'For ticks, which never wait: locks buckets and returns the keys of those that could be locked.';
+
+-- The rows of lines, in both parked slots: few statements, so that a plan for each slot is not worth
+-- its lines. Empty slots are not locked.
+create function pgq._line(p_group_id bigint, p_from bigint, p_limit integer)
+returns setof pgq.job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select l.*
+      from (
+               --@ each parked
+               (select j.* from pgq.job_{slot} j
+                 where j.group_id = p_group_id and j.place >= p_from
+                 order by j.place, j.id limit p_limit)
+               union all
+               --@ end
+               select n.* from pgq.job n where false
+           ) l
+     order by l.place, l.id limit p_limit;
+end
+$$;
+comment on function pgq._line(bigint, bigint, integer) is
+'The first rows of a line from a place on. Before that place may lie the dead entries of thousands.';
+
+create function pgq._has_before(p_group_id bigint, p_place bigint, p_number integer)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select count(*) = p_number
+          from (
+                   select
+                     from (
+                              --@ each parked
+                              (select j.place from pgq.job_{slot} j
+                                where j.group_id = p_group_id and j.place < p_place
+                                order by j.place desc, j.id desc limit p_number)
+                              union all
+                              --@ end
+                              select null where false
+                          ) b
+                    limit p_number
+               ) c
+    );
+end
+$$;
+comment on function pgq._has_before(bigint, bigint, integer) is
+'Whether so many jobs of a group stand before a place: then no job there can be a head.';
+
+create function pgq._let_late_in(p_group_id bigint, p_place bigint, p_number integer)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- Between the first late job and a head behind it only late jobs can stand.
+    v_head constant bigint := (
+        select max(l.place) from pgq._line(p_group_id, p_place, p_number) l where l.is_head
+    );
+begin
+    if v_head is null then
+        return p_place;
+    end if;
+    update pgq.job j set place = v_head | 1
+     where j.slot in (4, 5) and j.group_id = p_group_id and j.place >= p_place and j.place < v_head
+       and j.is_head is null;
+    return v_head | 1;
+end
+$$;
+comment on function pgq._let_late_in(bigint, bigint, integer) is
+'Puts jobs that were added from a place on behind a head that stands behind them, and returns their '
+'place. p_number: how many rows to look at.';
+
+create function pgq._promote_head(p_row pgq.job, p_now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_copy pgq.job := p_row;
+    v_due constant bigint := case
+        when p_row.run_at > p_now then pgq._due(p_row.run_at, p_now) end;
+begin
+    case p_row.slot
+    --@ each parked
+    when {slot} then
+        update pgq.job_{slot} j set is_head = true, due = v_due where j.id = p_row.id;
+    --@ end
+    end case;
+    if v_due is null then
+        v_copy.head_place := p_row.place;
+        v_copy.place := null;
+        v_copy.is_head := null;
+        v_copy.dedupe_queue_id := null;
+        perform pgq._put(v_copy);
+    else
+        perform pgq._wake_lane(p_row.lane, p_row.run_at);
+    end if;
+end
+$$;
+comment on function pgq._promote_head(pgq.job, timestamptz) is
+'Makes a row of a line a head, with its copy in the ring, or due. Its bucket is locked.';
+
+create function pgq._turn_group(p_group_id bigint, p_from bigint, p_added bigint, p_number integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_first pgq.job;
+    v_most integer;
+    v_row pgq.job;
+begin
+    v_first := (select l from pgq._line(p_group_id, coalesce(p_added, p_from), 1) l);
+    if v_first.id is null then
+        return;
+    end if;
+    select q.group_concurrency into v_most
+      from pgq.queue q where q.id = pgq._queue_of(v_first.lane);
+    if p_added is not null then
+        p_added := pgq._let_late_in(p_group_id, p_added, p_number + v_most);
+        if p_from is null and pgq._has_before(p_group_id, p_added, v_most) then
+            return;
+        end if;
+    end if;
+    -- Of a group with one head that has ended, the row behind it is the first.
+    for v_row in
+        select l.* from pgq._line(
+                   p_group_id, case when v_most = 1 then coalesce(p_from, 0) else 0 end, v_most
+               ) l
+    loop
+        perform pgq._promote_head(v_row, v_now) where v_row.is_head is null;
+    end loop;
+end
+$$;
+comment on function pgq._turn_group(bigint, bigint, bigint, integer) is
+'Makes the first rows of a line its heads; its bucket is locked. p_from: the place of a head that '
+'has ended; p_added: from which place on p_number jobs were added. Either may be null.';
+
+create function pgq._unblock(p_group_id bigint, p_id bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row pgq.job;
+    v_count integer := 0;
+begin
+    for v_row in
+        delete from pgq.job j
+         where j.slot in (4, 5) and j.is_blocked
+           and ((j.id = p_id and p_id is not null)
+                or (p_id is null and j.group_id = p_group_id and j.place is not null))
+        returning j.*
+    loop
+        v_count := v_count + 1;
+        perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[v_row.place]);
+    end loop;
+    return v_count > 0;
+end
+$$;
+comment on function pgq._unblock(bigint, bigint) is
+'Takes a dead job out of the line of its group (p_id), or all of a group, so that the next job runs.';

@@ -1,0 +1,273 @@
+/*
+ * Public: pgq_channel, pgq_wait, pgq_wake. See feature/wake.sql and feature/sleep.sql.
+ */
+
+create function @extschema@.pgq_channel(queue text)
+returns text
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return format('pgq_%s', pgq._queue_id(queue, 'consume'));
+end
+$$;
+revoke all on function @extschema@.pgq_channel(text) from public;
+comment on function @extschema@.pgq_channel(text) is
+'The channel to LISTEN on for jobs of a queue, while the session sleeps as pgq_wait told. A '
+'notification has no payload and means: call pgq_dequeue now. Errors: 42704 unknown queue; 22004; '
+'42501.';
+
+create function @extschema@.pgq_wake()
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('pgq.waiting', true) <> '' then
+        perform pgq._hold_waits('{}');
+    end if;
+    perform set_config('pgq.idle', '{}', false);
+end
+$$;
+revoke all on function @extschema@.pgq_wake() from public;
+comment on function @extschema@.pgq_wake() is
+'Ends what pgq_wait began: others need not notify this session any more. Call it before '
+'pgq_dequeue after each sleep; the end of the session does the same.';
+
+create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_next timestamptz;
+    v_at timestamptz;
+    v_lane bigint;
+begin
+    for v_lane in
+        select distinct l.id from pgq.queue q join pgq.lane l on l.queue_id = q.id
+         where q.id = p_queue_id and not q.paused
+    loop
+        v_next := least(v_next, (select min(pgq._oldest(s, v_lane)) from unnest(pgq._ready()) s));
+        exit when v_next <= p_now;
+        -- From the base on: leases that will expire, and what has been committed late.
+        if not p_lingers then
+            select min(coalesce(j.lease_expires_at, j.enqueued_at)) into v_at
+              from generate_series(0, 3) s, lateral (
+                       select i.lease_expires_at, i.enqueued_at from pgq.job i
+                        where i.slot = s and i.lane = v_lane and i.pos > coalesce((
+                                  select f.base from pgq.floor f
+                                   where f.slot = s and f.lane = v_lane order by f.n desc limit 1
+                              ), 0)
+                        order by i.pos limit 1000
+                   ) j;
+            v_next := least(v_next, v_at);
+        end if;
+    end loop;
+    if v_next is null or v_next > p_now then
+        v_next := least(
+            v_next, pgq._next_due_of(p_queue_id),
+            (select min(s.next_at) from pgq.schedule s
+              where s.queue_id = p_queue_id and not s.paused)
+        );
+    end if;
+    -- As in pgq._find.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_next;
+end
+$$;
+comment on function pgq._next_event(integer, timestamptz, boolean) is
+'When there may be something to claim in a queue: long ago if there is now, when the next job or '
+'schedule falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, or '
+'was committed late, is not looked at.';
+
+create function pgq._next_due_of(p_queue_id integer)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Of a thousand jobs that fall due next none may be of the queue: then look again after them.
+    return (
+        select timestamptz 'epoch' + interval '1 microsecond' * min(coalesce(
+                   (select min(d.due) from unnest(f.dues, f.queues) d (due, queue_id)
+                     where d.queue_id = p_queue_id),
+                   case when cardinality(f.dues) = 1000 then f.dues[1000] end
+               ))
+          from generate_series(4, 5) s, lateral (
+                   select array_agg(o.due order by o.due) as dues,
+                          array_agg(pgq._queue_of(o.lane) order by o.due) as queues
+                     from (
+                              select j.due, j.lane from pgq.job j
+                               where j.slot = s and j.due > coalesce((
+                                         select f.base from pgq.floor f
+                                          where f.slot = s and f.lane = 0 order by f.n desc limit 1
+                                     ), 0)
+                               order by j.due limit 1000
+                          ) o
+               ) f
+    );
+end
+$$;
+comment on function pgq._next_due_of(integer) is
+'When the next scheduled job of a queue is due, or a time before that.';
+
+create function pgq._next_tick(p_now timestamptz)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return case when pgq._read_committed()  -- else its claims do no maintenance
+                     and (exists (select from pgq.hint h where h.kind <> 'l')
+                          or exists (
+                                 select
+                                   from (select r.live || r.parked as used from pgq.ring r
+                                          order by r.gen desc limit 1) r,
+                                        generate_series(0, 5) s
+                                  where s <> all (r.used)
+                                    and pg_relation_size(pgq._slot_table(s)) > 0
+                             ))
+                then least(
+                         timestamptz 'epoch' + interval '1 millisecond'
+                             * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
+                         p_now + interval '500 ms'
+                     ) end;
+end
+$$;
+comment on function pgq._next_tick(timestamptz) is
+'When a claim has to come for what is left to the next tick, or null: nothing is.';
+
+create function pgq._pause_ms(p_ready text, p_is_soon boolean, p_lingers boolean)
+returns double precision
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_before constant text := coalesce(current_setting('pgq.ready', true), '');
+    v_round integer := coalesce(nullif(current_setting('pgq.round', true), ''), '0')::integer;
+begin
+    if p_ready <> v_before then
+        v_round := case when v_before = '' or p_lingers then 0
+                        else least(v_round, 6 + v_round % 2) end;
+    end if;
+    perform set_config('pgq.ready', p_ready, false),
+            set_config('pgq.round', case when not p_is_soon then 0 when v_round = 31 then 30
+                                         else v_round + 1 end::text, false);
+    return case when p_ready <> '' and v_round % 2 = 0 then 0
+                else least(power(2, v_round / case when p_ready = '' then 1 else 2 end), 1000) end;
+end
+$$;
+comment on function pgq._pause_ms(text, boolean, boolean) is
+'how many milliseconds to sleep if somebody must look again soon: the longer, the more often that '
+'has been so. p_ready: since when there are jobs; each other time 0, to claim them, and while '
+'they change at most 8, or always 0 to one that lingers, which has just slept';
+
+create function pgq._sleep_for(
+    p_queue_ids integer[], p_idle_ms bigint[], p_max_wait interval, p_now timestamptz
+)
+returns interval
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_asleep constant integer[] := array(
+        select u.i from unnest(p_queue_ids, p_idle_ms) u (i, ms) where u.ms is null
+    );
+    v_until timestamptz;
+    v_events timestamptz[];
+    v_ready text;
+    v_is_asleep constant boolean := v_asleep = p_queue_ids;
+    v_is_soon boolean;
+    v_ms double precision;
+begin
+    v_until := pgq._begin_wait(v_asleep, p_now);
+    -- At the beginning of a first nap nothing is looked for: what comes meanwhile is one batch.
+    if 0 = all (p_idle_ms) and p_queue_ids <> '{}' then
+        return least(p_max_wait, interval '10 ms');
+    end if;
+    -- An old snapshot tells nothing of what has come meanwhile.
+    v_is_soon := case when not pgq._read_committed() then true
+                      when v_is_asleep then v_until is null or pgq._has_writers()
+                      else false end;
+    v_events := array(
+        select pgq._next_event(u.i, p_now, u.ms is not null)
+          from unnest(p_queue_ids, p_idle_ms) u (i, ms)
+         where u.ms is distinct from 0
+    ) || case when v_is_asleep then pgq._next_tick(p_now) end;
+    v_ready := (select coalesce(string_agg(e::text, ','), '') from unnest(v_events) e
+                 where e <= p_now);
+    v_is_soon := v_is_soon or v_ready <> '';
+    v_ms := pgq._pause_ms(v_ready, v_is_soon, not v_is_asleep);
+    return (
+        select least(p_max_wait, interval '1 minute', v_until - p_now,
+                     case when v_is_soon then v_ms * interval '1 millisecond' end,
+                     case when not v_is_asleep then interval '10 ms' end,
+                     min(e) - p_now)
+          from (select e from unnest(v_events) e where e > p_now
+                 union all select null) e
+    );
+end
+$$;
+comment on function pgq._sleep_for(integer[], bigint[], interval, timestamptz) is
+'for pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not';
+
+create function @extschema@.pgq_wait(
+    queues text[],
+    max_wait interval default '30 seconds'
+)
+returns interval
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_ids integer[];
+begin
+    perform pgq._check_array('queues', queues),
+            pgq._check_not_null('max_wait', max_wait is null),
+            pgq._check_interval('max_wait', max_wait, true);
+    v_ids := array(
+        select distinct pgq._queue_id(q, 'consume') as id from unnest(queues) q order by id
+    );
+    return least(
+        pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now),
+        case when pgq._is_deaf(v_ids) then interval '1 second' end
+    );
+exception
+    -- It does not sleep then: others need not notify it.
+    when operator_intervention or object_not_in_prerequisite_state or transaction_rollback
+        or insufficient_resources or invalid_transaction_state or undefined_object
+        or insufficient_privilege
+    then
+        perform pgq._hold_waits('{}');
+        raise;
+end
+$$;
+revoke all on function @extschema@.pgq_wait(text[], interval) from public;
+comment on function @extschema@.pgq_wait(text[], interval) is
+'For a session that listens on pgq_channel of these queues and has nothing to do: how long it may '
+'sleep, at most max_wait and a minute, until a notification. 0: call pgq_dequeue now. If none has '
+'come by then, call pgq_wait again; after a notification, or 0, pgq_wake. Before it, nobody '
+'notifies the session, nor for 40 ms from the first call after pgq_wake on, when each returns 10 '
+'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
+'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
+'second while a queue is at a limit. A queue that was dropped and created again has another '
+'channel: a session that still listens on the old one alone sleeps for a second at most. COMMIT '
+'PREPARED cannot notify: where transactions are prepared, give a max_wait of a second. Not inside '
+'a transaction block: no notification comes there. Errors: 42704 unknown queue; 22004; 22023; '
+'42501; 25006 in a read-only transaction, if it has to write that somebody sleeps.';

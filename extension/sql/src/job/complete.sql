@@ -1,0 +1,216 @@
+/*
+ * Public: how the holder of a lease ends it with its receipt: pgq_complete,
+ * pgq_complete_and_dequeue, pgq_fail. See core/settle.sql, and job/release.sql.
+ *
+ * A job without a group, of a queue that keeps none, is deleted in one statement: its token says so.
+ */
+
+create function @extschema@.pgq_complete(
+    id bigint,
+    token bigint,
+    result jsonb default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    v_mine integer[];
+begin
+    if id is null or token is null then
+        perform pgq._check_not_null('id', id is null), pgq._check_not_null('token', token is null);
+    end if;
+    if result is not null then
+        perform pgq._check_size('result', array[result]);
+    end if;
+    perform pgq._check_restricted();
+    if not pgq._is_owner() then
+        v_mine := pgq._mine('consume');
+    end if;
+    case token & 524295
+    --@ each ring
+    when {slot} then
+        delete from pgq.job_{slot} j
+         where j.id = pgq_complete.id and j.token = pgq_complete.token and j.is_awaited is null
+           and pgq._is_mine(j.lane, v_mine);
+        if found then
+            return true;
+        end if;
+    --@ end
+    else
+    end case;
+    perform pgq._complete(
+        array[id], array[token], case when result is not null then array[result] end, v_mine, 0
+    );
+    return found;
+end
+$$;
+revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
+comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
+'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
+'is kept with the job for the queue''s keep_completed. A second session with the same receipt '
+'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
+'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+create function @extschema@.pgq_complete(
+    ids bigint[],
+    tokens bigint[],
+    results jsonb[] default null
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    v_mine integer[];
+    v_count integer := 0;
+begin
+    if pgq._are_good(ids, tokens) is not true then
+        perform pgq._check_receipts(ids, tokens);
+        ids := ids[:];
+        tokens := tokens[:];
+    end if;
+    if results is not null then
+        perform pgq._check_array('results', results, true),
+                pgq._check_lengths('results', cardinality(results), 'ids', cardinality(ids)),
+                pgq._check_size('results', results);
+        results := results[:];
+    end if;
+    perform pgq._check_restricted();
+    if not pgq._is_owner() then
+        v_mine := pgq._mine('consume');
+    end if;
+    -- All of one slot, so that jobs are locked in one order.
+    if cardinality(ids) <= 100 then
+        case tokens[1] & 524295
+        --@ each ring
+        when {slot} then
+            return query
+            delete from pgq.job_{slot} j
+             where j.id = any (ids) and j.token = tokens[array_position(ids, j.id)]
+               and j.is_awaited is null and pgq._is_mine(j.lane, v_mine)
+               and (select bool_and(t & 524295 = {slot}) from unnest(tokens) t)
+            returning j.id;
+            get diagnostics v_count = row_count;
+        --@ end
+        else
+        end case;
+    end if;
+    if v_count < cardinality(ids) then
+        return query select c.* from pgq._complete(ids, tokens, results, v_mine, v_count) c;
+    end if;
+end
+$$;
+revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
+comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
+'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
+'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
+'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
+'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
+'lengths; 54000 a result is larger than 64 MB; 40001; 40P01, rarely, where pgq_cancel_all is at '
+'the same jobs: run it again.';
+
+create function @extschema@.pgq_complete_and_dequeue(
+    ids bigint[],
+    tokens bigint[],
+    batch integer default 1,
+    timeout interval default '30 seconds',
+    queue text default 'default',
+    worker text default null
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_done bigint[];
+    v_lost bigint[];
+begin
+    -- All arguments are given, so that no other function of that name can be meant.
+    v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
+    if cardinality(v_done) < cardinality(ids) then
+        v_lost := array(
+            select r.id from unnest(ids, tokens) r (id, token)
+             group by r.id having count(distinct r.token) > (r.id = any (v_done))::integer
+             order by r.id
+        );
+        if v_lost <> '{}' then
+            raise exception 'the leases of % of % jobs are lost', cardinality(v_lost),
+                    cardinality(ids)
+                using errcode = 'PQ001',
+                      detail = format('Lost are those of %s. Nothing was done.', v_lost),
+                      hint = 'pgq_complete completes the others, and tells which.';
+        end if;
+    end if;
+    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+end
+$$;
+revoke all on function
+    @extschema@.pgq_complete_and_dequeue(bigint[], bigint[], integer, interval, text, text)
+    from public;
+comment on function
+    @extschema@.pgq_complete_and_dequeue(bigint[], bigint[], integer, interval, text, text) is
+'Ends the jobs of the last batch, as pgq_complete, and claims the next one, as pgq_dequeue, in '
+'one transaction: one round trip and one flush to disk instead of two. The arrays may be empty. '
+'Errors: PQ001 a lease is lost: then nothing is completed and nothing is claimed; those of '
+'pgq_complete and pgq_dequeue.';
+
+create function @extschema@.pgq_fail(
+    id bigint,
+    token bigint,
+    error text default null,
+    retry_in interval default null,
+    retryable boolean default true,
+    cancel boolean default false
+)
+returns text
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    perform pgq._check_interval('retry_in', retry_in, true);
+    perform pgq._check_not_null('retryable', retryable is null);
+    perform pgq._check_not_null('cancel', cancel is null);
+    if cancel and retry_in is not null then
+        raise exception 'a job that is cancelled is not tried again'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Give either "cancel" or "retry_in".';
+    end if;
+    v_job := pgq._settle(id, token);
+    if v_job.id is null then
+        return null;
+    end if;
+    v_job.cancel_requested := v_job.cancel_requested or cancel;
+    v_job.lost := 0;
+    return pgq._put_back(v_job, retry_in, pgq._shorten(error), retryable);
+end
+$$;
+revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean)
+    from public;
+comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean) is
+'Ends an attempt in the caller''s transaction. ''scheduled'': the job is tried again after '
+'retry_in, or after the queue''s backoff with jitter. ''dead'': it had no attempt left, or '
+'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
+'''cancelled'': pgq_cancel was called for it, or cancel is true: then it ends as if pgq_cancel had '
+'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
+'changed. Of an error with more than 20,000 characters it keeps the first and last 10,000. Errors: '
+'22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
+'with cancel; 40001.';

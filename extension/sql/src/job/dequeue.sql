@@ -1,0 +1,359 @@
+/*
+ * Public: pgq_dequeue, pgq_pop.
+ *
+ * A claim looks at the ring alone: lane by lane from the highest priority, slots oldest first, jobs
+ * by pos. What else could be claimed is brought there by ticks and commits. The statement is written
+ * out once per slot: a plan over pgq.job would lock all slots.
+ */
+
+create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worker text)
+returns integer
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_batch('batch', p_batch);
+    perform pgq._check_not_null('timeout', p_timeout is null);
+    perform pgq._check_length('worker', p_worker, 200);
+    return pgq._lease_ms(p_timeout);
+end
+$$;
+comment on function pgq._lease_limit_ms(integer, interval, text) is
+'Checks the arguments of a claim and returns the lease in milliseconds; raises 22004 and 22023.';
+
+create function @extschema@.pgq_dequeue(
+    batch integer default 1,
+    timeout interval default '30 seconds',
+    queue text default 'default',
+    worker text default null
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_ms constant bigint := (extract(epoch from v_now) * 1000)::bigint;
+    v_queue alias for queue; v_worker alias for worker; v_left integer := batch;
+    v_lease_ms integer; v_expiry timestamptz; v_max integer; v_bits bigint; v_count integer;
+    v_tick boolean; v_is_special boolean; v_special pgq.queue; v_lanes bigint[]; v_slots smallint[];
+    v_lane bigint; v_slot smallint;
+begin
+    perform pgq._check_restricted();
+    if (batch >= 1 and extract(epoch from timeout) between 0.001 and 86400
+        and octet_length(coalesce(worker, '')) <= 200) is true
+    then
+        v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
+    else
+        v_lease_ms := pgq._lease_limit_ms(batch, timeout, worker);
+    end if;
+    v_expiry := v_now + v_lease_ms * interval '1 millisecond';
+    select q.max_attempts,
+           case when greatest(q.keep_completed, q.dedupe_for) > '0' then bigint '524288' else 0 end,
+           r.ready, l.lanes, q.is_special,
+           (pg_sequence_last_value('pgq.next_tick') between v_ms and v_ms + 1000) is not true
+           or v_lease_ms < 500
+      into v_max, v_bits, v_slots, v_lanes, v_is_special, v_tick
+      from pgq.queue q,
+           lateral (select o.ready from pgq.ring o order by o.gen desc limit 1) r,
+           lateral (
+               select coalesce(array_agg(o.id order by o.priority desc), '{}') as lanes
+                 from pgq.lane o where o.queue_id = q.id
+           ) l
+     where q.name = v_queue and (pgq._is_owner() or pgq._may(q.id, 'consume'));
+    if not found then
+        perform pgq._raise_unknown_queue(v_queue, 'consume');
+    end if;
+    if v_tick then
+        perform pgq._want_tick(v_lease_ms);
+    end if;
+    if v_is_special then
+        select q.* into v_special from pgq.queue q where q.name = v_queue;
+        if v_special.paused then
+            return;
+        end if;
+        v_lanes := pgq._aged(v_special, v_lanes, v_now);
+        if v_special.max_active > 0 or v_special.rate_limit > 0 then
+            return query
+            select * from pgq._lease_limited(v_special, v_lanes, batch, v_lease_ms, worker);
+            return;
+        end if;
+    end if;
+    foreach v_lane in array v_lanes loop
+        foreach v_slot in array v_slots loop
+            case v_slot
+            --@ each ring
+            when {slot} then
+                return query
+                update pgq.job_{slot} j
+                   set token = (nextval('pgq.token') << 20) | v_bits | {slot}
+                               | case when j.group_id is null then 0 else 524288 end,
+                       attempt = j.attempt + 1, claimed_at = v_now, lease_expires_at = v_expiry,
+                       lease_ms = v_lease_ms, worker = v_worker, pid = pg_backend_pid()
+                  from (
+                           select i.ctid from pgq.job_{slot} i
+                            where i.lane = v_lane and i.token is null
+                              and i.pos > coalesce((
+                                      select f.floor from pgq.floor_{slot} f
+                                       where f.lane = v_lane order by f.n desc limit 1
+                                  ), 0)
+                              and (i.start_by is null or i.start_by > v_now or i.attempt > 0)
+                            order by i.pos limit v_left for update skip locked
+                       ) f
+                 where j.ctid = f.ctid
+                returning j.id, j.token, v_queue, pgq._priority_of(j.lane)::integer, 'active',
+                          j.attempt::integer, coalesce(j.max_attempts, v_max), j.payload, j.headers,
+                          j.group_key, j.dedupe_key, j.worker, j.enqueued_at,
+                          coalesce(j.run_at, j.enqueued_at), j.claimed_at, j.lease_expires_at,
+                          j.last_error, false, j.checkpoint;
+            --@ end
+            end case;
+            get diagnostics v_count = row_count;
+            if v_count > 0 then
+                -- What raising costs against passing by claimed jobs meanwhile: after about 32
+                -- claims of one job, 10 claims of ten, 3 claims of a hundred.
+                if random() * 32 < sqrt(v_count) then
+                    perform pgq._raise(v_slot, v_lane);
+                end if;
+                v_left := v_left - v_count;
+                if v_left = 0 then
+                    return;
+                end if;
+            end if;
+        end loop;
+    end loop;
+    perform pgq._check_moved();
+end
+$$;
+revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
+comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
+'Claims up to batch jobs of a queue, highest priority first, then in id order (of more than a '
+'thousand that were delayed, retried or released, and are due, those that fell due first), and '
+'leases them for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those '
+'whose lease has expired. A job that loses a second lease in a row comes back after the queue''s '
+'backoff instead. Never waits: an empty result means that there is nothing to do now. worker: a '
+'name for the operator, of at most 200 characters. '
+'Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out of range, worker too '
+'long; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
+
+--@ each ring
+create function pgq._lease_{slot}(
+    p_lane bigint, p_after bigint, p_until bigint, p_batch integer, p_now timestamptz,
+    p_lease_ms integer, p_worker text, p_bits bigint
+)
+returns setof pgq.job
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+update pgq.job_{slot} j
+   set token = (nextval('pgq.token') << 20) | p_bits | {slot}
+               | case when j.group_id is null then 0 else 524288 end,
+       attempt = j.attempt + 1, claimed_at = p_now,
+       lease_expires_at = p_now + p_lease_ms * interval '1 millisecond',
+       lease_ms = p_lease_ms, worker = p_worker, pid = pg_backend_pid()
+  from (
+           select i.ctid from pgq.job_{slot} i
+            where i.lane = p_lane and i.token is null and i.pos > p_after and i.pos < p_until
+              and i.pos > coalesce((
+                      select f.floor from pgq.floor_{slot} f
+                       where f.lane = p_lane and p_until - p_after > 2 order by f.n desc limit 1
+                  ), 0)
+              and (i.start_by is null or i.start_by > p_now or i.attempt > 0)
+            order by i.pos limit p_batch for update skip locked
+       ) f
+ where j.ctid = f.ctid
+returning j.*
+$$;
+comment on function
+    pgq._lease_{slot}(
+        bigint, bigint, bigint, integer, timestamptz, integer, text, bigint
+    ) is
+'The claim of pgq_dequeue, between two positions. One job is also found below the floor.';
+--@ end
+
+create function pgq._lease(
+    p_queue pgq.queue, p_lanes bigint[], p_slots smallint[], p_after bigint, p_until bigint,
+    p_batch integer, p_lease_ms integer, p_worker text
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_bits constant bigint := case
+        when greatest(p_queue.keep_completed, p_queue.dedupe_for) > '0' then bigint '524288' else 0 end;
+    v_lane bigint; v_slot smallint; v_jobs pgq.job[]; v_left integer := p_batch;
+begin
+    foreach v_lane in array p_lanes loop
+        foreach v_slot in array p_slots loop
+            exit when v_left = 0;
+            case v_slot
+            --@ each ring
+            when {slot} then
+                v_jobs := array(select l from pgq._lease_{slot}(
+                    v_lane, p_after, p_until, v_left, v_now, p_lease_ms, p_worker, v_bits
+                ) l);
+            --@ end
+            end case;
+            v_left := v_left - cardinality(v_jobs);
+            perform pgq._raise(v_slot, v_lane) where random() * 32 < sqrt(cardinality(v_jobs));
+            return query
+            select j.id, j.token, p_queue.name, pgq._priority_of(j.lane)::integer, 'active',
+                   j.attempt::integer, coalesce(j.max_attempts, p_queue.max_attempts), j.payload,
+                   j.headers, j.group_key, j.dedupe_key, j.worker, j.enqueued_at,
+                   coalesce(j.run_at, j.enqueued_at), j.claimed_at, j.lease_expires_at,
+                   j.last_error, false, j.checkpoint
+              from unnest(v_jobs) j;
+        end loop;
+    end loop;
+end
+$$;
+comment on function
+    pgq._lease(
+        pgq.queue, bigint[], smallint[], bigint, bigint, integer, integer, text
+    ) is
+'The claim of pgq_dequeue where permits are needed first, or one job is meant.';
+
+create function pgq._ready()
+returns smallint[]
+language sql
+stable
+begin atomic
+    select r.ready from pgq.ring r order by r.gen desc limit 1;
+end;
+comment on function pgq._ready() is 'The slots into which claims look, oldest first.';
+
+create function pgq._aged(p_queue pgq.queue, p_lanes bigint[], p_now timestamptz)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_queue.priority_ageing = '0' then
+        return p_lanes;
+    end if;
+    -- Intervals of years and days with opposite signs may be above zero and have no seconds.
+    return array(
+        select l.lane
+          from (
+                   select u.lane, min(pgq._oldest(s, u.lane)) as since
+                     from unnest(p_lanes) u (lane), unnest(pgq._ready()) s group by u.lane
+               ) l
+         order by pgq._priority_of(l.lane) + least(65536, floor(coalesce(greatest(
+                      extract(epoch from p_now - l.since)
+                          / nullif(extract(epoch from p_queue.priority_ageing), 0), 0
+                  ), 0))) desc, l.lane desc
+    );
+end
+$$;
+comment on function pgq._aged(pgq.queue, bigint[], timestamptz) is
+'The lanes of a queue in the order in which to claim: a priority counts as higher, the longer its '
+'oldest job has been ready.';
+
+create function pgq._oldest(p_slot smallint, p_lane bigint)
+returns timestamptz
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_since timestamptz;
+begin
+    case p_slot
+    --@ each ring
+    when {slot} then
+        select coalesce(i.run_at, i.enqueued_at) into v_since
+          from pgq.job_{slot} i
+         where i.lane = p_lane and i.token is null
+           and i.pos > coalesce((
+                   select f.floor from pgq.floor_{slot} f
+                    where f.lane = p_lane order by f.n desc limit 1
+               ), 0)
+         order by i.pos limit 1;
+    --@ end
+    end case;
+    return v_since;
+end
+$$;
+comment on function pgq._oldest(smallint, bigint) is
+'Since when the first job of a lane of a slot that can be claimed was to run, or null.';
+
+create function @extschema@.pgq_dequeue(
+    batch integer,
+    timeout interval,
+    queues text[],
+    worker text default null
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue text;
+    v_left integer := batch;
+    v_count integer;
+begin
+    perform pgq._check_array('queues', queues), pgq._lease_limit_ms(batch, timeout, worker);
+    foreach v_queue in array queues loop
+        perform pgq._queue_id(v_queue, 'consume');
+    end loop;
+    foreach v_queue in array queues loop
+        exit when v_left = 0;
+        return query
+        select d.* from @extschema@.pgq_dequeue(v_left, timeout, v_queue, worker) d;
+        get diagnostics v_count = row_count;
+        v_left := v_left - v_count;
+    end loop;
+end
+$$;
+revoke all on function @extschema@.pgq_dequeue(integer, interval, text[], text) from public;
+comment on function @extschema@.pgq_dequeue(integer, interval, text[], text) is
+'Claims up to batch jobs from several queues: all that the first one has, then the second, and '
+'so on. Otherwise as pgq_dequeue of one queue.';
+
+create function @extschema@.pgq_pop(
+    batch integer default 1,
+    queue text default 'default'
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_jobs @extschema@.pgq_job[];
+begin
+    -- A claim and its completion in one transaction: nobody else ever sees the lease. All arguments
+    -- are given, so that no other function of that name can be meant.
+    v_jobs := array(
+        select d from @extschema@.pgq_dequeue(
+            batch, interval '30 seconds', queue, null::text
+        ) d
+    );
+    perform from pgq._complete(
+        array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j),
+        null, null, 0
+    );
+    return query
+    select j.id, null::bigint, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.payload,
+           j.headers, j.group_key, j.dedupe_key, j.worker, j.enqueued_at, j.run_at, j.claimed_at,
+           null::timestamptz, j.last_error, false, j.checkpoint
+      from unnest(v_jobs) j;
+end
+$$;
+revoke all on function @extschema@.pgq_pop(integer, text) from public;
+comment on function @extschema@.pgq_pop(integer, text) is
+'Removes up to batch jobs in the caller''s transaction: done when it commits, back at once when '
+'it rolls back or its connection dies, locked while it is prepared. There is no lease and no '
+'receipt (token is null), and a rolled back try is not counted. The queue''s keep_completed '
+'applies. Errors as pgq_dequeue.';

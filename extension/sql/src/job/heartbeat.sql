@@ -1,0 +1,122 @@
+/*
+ * Public: pgq_heartbeat.
+ */
+
+create function pgq._heartbeat(
+    ids bigint[], tokens bigint[], timeout interval, checkpoints jsonb[]
+)
+returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_renewed pgq.renewal[];
+    v_slot smallint; v_lease_ms integer; v_mine integer[]; v_left integer;
+begin
+    perform pgq._check_receipts(ids, tokens) where pgq._are_good(ids, tokens) is not true;
+    perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids)),
+            pgq._check_size('checkpoints', checkpoints)
+      where checkpoints is not null;
+    v_lease_ms := pgq._lease_ms(timeout);
+    perform pgq._check_restricted(), pgq._want_tick(coalesce(v_lease_ms, 500));
+    if not pgq._is_owner() then
+        v_mine := pgq._mine('consume');
+    end if;
+    select array_agg(r.id), array_agg(r.token), array_agg(r.checkpoint), count(*)::integer
+      into ids, tokens, checkpoints, v_left
+      from (select distinct on (r.id, r.token) r.*
+              from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
+             order by r.id, r.token, r.checkpoint is null) r;
+    foreach v_slot in array pgq._looks(tokens) loop
+        exit when v_left = 0;
+        -- A checkpoint would be forgotten if a locked job was passed by.
+        perform pgq._lock(v_slot, r.id)
+           from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
+          where r.checkpoint is not null;
+        v_renewed := array(
+            select r from pgq._renew(
+                       v_slot, ids, tokens, v_mine, v_lease_ms, pgq._now(), checkpoints
+                   ) r
+        );
+        continue when v_renewed = '{}';
+        return query select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
+        v_left := v_left - cardinality(v_renewed);
+        select array_agg(r.id order by r.id), array_agg(r.token order by r.id),
+               array_agg(r.checkpoint order by r.id)
+          into ids, tokens, checkpoints
+          from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
+          left join unnest(v_renewed) d on d.token = r.token and d.id = r.id
+         where d.id is null;
+    end loop;
+    if v_left > 0 then
+        return query
+        select j.id, j.lease_expires_at, coalesce(j.cancel_requested, false)
+          from unnest(ids, tokens) r (id, token), pgq._find(r.id) j
+         where j.token = r.token and pgq._is_mine(j.lane, v_mine);
+    end if;
+end
+$$;
+comment on function pgq._heartbeat(bigint[], bigint[], interval, jsonb[]) is
+'See pgq_heartbeat.';
+
+create function @extschema@.pgq_heartbeat(
+    ids bigint[],
+    tokens bigint[],
+    timeout interval default null,
+    checkpoints jsonb[] default null
+)
+returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return query select h.* from pgq._heartbeat(ids, tokens, timeout, checkpoints) h;
+end
+$$;
+revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) from public;
+comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
+'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
+'new expiry of each once, and whether pgq_cancel was called for it; receipts whose lease is lost '
+'are left out. Waits for no transaction that has a job locked, because it ends or cancels it, say: '
+'such a lease is not renewed and comes with the expiry that it has; nobody can claim the job '
+'meanwhile. checkpoints, for which it does wait: one for each receipt, null to leave it; kept with '
+'the job for its next attempt. Errors: 22004 null array, id or token; 22023 different lengths or '
+'timeout out of range; 54000 a checkpoint is larger than 64 MB; 40001.';
+
+create function @extschema@.pgq_heartbeat(
+    id bigint,
+    token bigint,
+    timeout interval default null,
+    checkpoint jsonb default null
+)
+returns timestamptz
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    perform pgq._check_not_null('id', id is null);
+    perform pgq._check_not_null('token', token is null);
+    return (select h.lease_expires_at
+              from pgq._heartbeat(array[id], array[token], timeout, array[checkpoint]) h);
+end
+$$;
+revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) from public;
+comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) is
+'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
+'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
+'checkpoint: how far the job has come; kept with it for its next attempt (null: as before). '
+'Errors: 22004 null receipt; 22023 timeout out of range; 54000 the checkpoint is larger than 64 '
+'MB; 40001.';

@@ -1,0 +1,69 @@
+/*
+ * Public: pgq_reclaim. Ticks take expired leases back by themselves: see core/tick.sql.
+ */
+
+create function pgq._expired(p_slot smallint, p_mine integer[], p_max integer)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select e.id
+          from (select distinct l.id from pgq.lane l where pgq._is_mine(l.id, p_mine)) l, lateral (
+                   select j.id from pgq.job j
+                    where j.slot = p_slot and j.lane = l.id and j.lease_expires_at <= pgq._now()
+                      and j.pos > coalesce((
+                              select f.base from pgq.floor f
+                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
+                          ), 0)
+                    order by j.pos limit p_max
+               ) e
+         limit p_max
+    );
+end
+$$;
+comment on function pgq._expired(smallint, integer[], integer) is
+'Jobs in a slot whose leases have expired, of these queues (null: all).';
+
+create function @extschema@.pgq_reclaim(
+    queue text default null,
+    max integer default 1000
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_mine integer[];
+    v_slot smallint;
+    v_left integer := max;
+    v_count integer;
+begin
+    perform pgq._check_batch('max', max);
+    v_mine := case when queue is not null then array[pgq._queue_id(queue, 'consume')]
+                   else pgq._mine('consume') end;
+    foreach v_slot in array '{0,1,2,3}'::smallint[] loop
+        exit when v_left = 0;
+        return query
+        select r.* from pgq._reclaim(v_slot, pgq._expired(v_slot, v_mine, v_left), pgq._now()) r;
+        get diagnostics v_count = row_count;
+        v_left := v_left - v_count;
+    end loop;
+    perform pgq._check_moved();
+end
+$$;
+revoke all on function @extschema@.pgq_reclaim(text, integer) from public;
+comment on function @extschema@.pgq_reclaim(text, integer) is
+'Takes back up to max expired leases of a queue, or of all, and returns the ids of the jobs: '
+'each is ready again; after the queue''s backoff if it was the second lease in a row that it lost; '
+'or, without an attempt left, dead. Not needed for progress: pgq_dequeue '
+'sees to expired leases by itself. Errors: 42704 unknown queue; 22004 and 22023 max.';

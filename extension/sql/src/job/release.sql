@@ -1,0 +1,122 @@
+/*
+ * Public: how jobs are given back without counting the attempt: pgq_release, pgq_release_unheld.
+ */
+
+create function pgq._release_here(p_slot smallint, p_id bigint, p_token bigint, p_mine integer[])
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    execute format(
+        'update pgq.job_%s j set token = null, lease_expires_at = null, worker = null,'
+        ' attempt = j.attempt - 1'
+        ' where j.id = $1 and j.token = $2 and j.cancel_requested is null'
+        ' and pgq._is_mine(j.lane, $3) returning j.*', p_slot
+    ) into v_job using p_id, p_token, p_mine;
+    if v_job.id is null then
+        return false;
+    end if;
+    perform pgq._lower(p_slot, v_job.lane, v_job.pos), pgq._wake_lane(v_job.lane);
+    return true;
+end
+$$;
+comment on function pgq._release_here(smallint, bigint, bigint, integer[]) is
+'Gives a job back where it is: ready again, before the jobs that became ready after it.';
+
+create function pgq._release(p_id bigint, p_token bigint, p_delay interval)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    perform pgq._check_not_null('id', p_id is null), pgq._check_not_null('token', p_token is null),
+            pgq._check_restricted();
+    if p_delay = '0' and pgq._slot_of(p_token) < 4
+        and pgq._release_here(
+                pgq._slot_of(p_token), p_id, p_token,
+                case when not pgq._is_owner() then pgq._mine('consume') end
+            )
+    then
+        return true;
+    end if;
+    v_job := pgq._settle(p_id, p_token);
+    if v_job.id is null then
+        return false;
+    end if;
+    if v_job.cancel_requested then
+        perform pgq._end(v_job, 'cancelled');
+    else
+        v_job.attempt := (v_job.attempt - 1)::smallint;
+        perform pgq._park(v_job, pgq._now() + p_delay);
+    end if;
+    return true;
+end
+$$;
+comment on function pgq._release(bigint, bigint, interval) is 'pgq_release.';
+
+create function @extschema@.pgq_release(
+    id bigint,
+    token bigint,
+    delay interval default '0'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('delay', delay is null);
+    perform pgq._check_interval('delay', delay, true);
+    return pgq._release(id, token, delay);
+end
+$$;
+revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from public;
+comment on function @extschema@.pgq_release(bigint, bigint, interval) is
+'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
+'not count. If pgq_cancel was called for it, it is cancelled. false: the lease is lost, nothing '
+'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; 40001.';
+
+create function @extschema@.pgq_release_unheld(
+    worker text,
+    tokens bigint[],
+    pid integer default null
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    perform pgq._check_not_null('worker', worker is null);
+    perform pgq._check_array('tokens', tokens);
+    perform pgq._check_restricted();
+    foreach v_job in array array(
+        select pgq._bare(l)
+          from pgq._leased() l
+         where l.worker = pgq_release_unheld.worker and l.token <> all (tokens)
+           and (pgq_release_unheld.pid is null or l.pid = pgq_release_unheld.pid)
+         order by l.slot, l.id
+    ) loop
+        if pgq._release(v_job.id, v_job.token, '0') then
+            return next v_job.id;
+        end if;
+    end loop;
+end
+$$;
+revoke all on function @extschema@.pgq_release_unheld(text, bigint[], integer) from public;
+comment on function @extschema@.pgq_release_unheld(text, bigint[], integer) is
+'Gives back, as pgq_release, what is leased to a worker under a token that is not in tokens, and '
+'returns the ids: for a worker that may have lost the answer to a claim, and for whoever outlives '
+'one. tokens: of all jobs that the worker has begun and not ended. pid: only what that session has '
+'claimed, where several workers share a name; null for any. A claim that is still under way is not '
+'seen: call it once more. Looks at the first 10,000 live jobs of each priority in each of six '
+'tables. Errors: 22004 null worker or tokens; 40001.';

@@ -1,0 +1,207 @@
+/*
+ * Public: pgq_cancel, pgq_cancel_key, pgq_cancel_all.
+ */
+
+create function pgq._cancel(p_id bigint, p_force boolean)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job pgq.job;
+begin
+    if (pgq._find_mine(p_id, 'manage')).id is null then
+        return false;
+    end if;
+    loop
+        v_job := pgq._find_and_lock(p_id, p_force);
+        exit when v_job.id is null or v_job.token is null or p_force;
+        -- Its holder is told. False if it has ended or been moved meanwhile.
+        if pgq._mark(v_job.slot, v_job.id, 'cancel_requested') then
+            return false;
+        end if;
+    end loop;
+    if v_job.id is null then
+        return false;
+    end if;
+    perform pgq._end(pgq._remove(v_job.slot, v_job.id), 'cancelled');
+    return true;
+end
+$$;
+comment on function pgq._cancel(bigint, boolean) is 'See pgq_cancel.';
+
+create function @extschema@.pgq_cancel(
+    id bigint,
+    force boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
+    return pgq._cancel(id, force);
+end
+$$;
+revoke all on function @extschema@.pgq_cancel(bigint, boolean) from public;
+comment on function @extschema@.pgq_cancel(bigint, boolean) is
+'Cancels a ready, scheduled or waiting job in the caller''s transaction; it is kept in the archive '
+'for the queue''s keep_dead. false: it is finished or unknown, or it is active: then its worker is '
+'told at its next heartbeat, and there is no other attempt. force: an active job is cancelled, '
+'too, and its receipt is good for nothing any more. Waits for a transaction that is about to '
+'claim, pop or end it. Errors: 22004 null argument; 40001.';
+
+create function @extschema@.pgq_cancel_key(
+    queue text,
+    dedupe_key text,
+    force boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id constant integer := pgq._queue_id(queue, 'manage');
+    v_id bigint;
+    v_last bigint;
+begin
+    perform pgq._check_not_null('dedupe_key', dedupe_key is null);
+    -- Another one may have got the key in the transaction that ended the one before.
+    loop
+        v_id := (pgq._live_keys(v_queue_id, array[dedupe_key]))[1];
+        exit when v_id is null or v_id is not distinct from v_last;
+        if pgq._cancel(v_id, force) then
+            return true;
+        end if;
+        v_last := v_id;
+    end loop;
+    return false;
+end
+$$;
+revoke all on function @extschema@.pgq_cancel_key(text, text, boolean) from public;
+comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
+'Cancels the live job with a dedupe key, as pgq_cancel(id); if that ends meanwhile, the one that '
+'has got the key. Errors: 42704 unknown queue; 22004; 40001.';
+
+create function pgq._await_tick()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgq.gate g for key share;
+    -- Gives back the lock.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return;
+end
+$$;
+comment on function pgq._await_tick() is
+'waits for the tick that another session is just committing: what that has moved can be seen then';
+
+create function pgq._end_live(
+    p_queue_id integer, p_states text[], p_max bigint, p_keep boolean
+)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now timestamptz;
+    v_tick bigint;
+    v_count bigint;
+    v_all bigint := bigint '0';
+begin
+    -- Again if a tick has come meanwhile: what that moves is not seen, or cannot be locked.
+    for v_round in 1..3 loop
+        v_tick := pg_sequence_last_value('pgq.last_tick');
+        perform pgq._await_tick();
+        v_now := pgq._now();
+        with doomed as (
+            select j.slot, j.id
+              from pgq.job j
+             where pgq._queue_of(j.lane) = p_queue_id and j.token is null
+               and pgq._state_of(j, v_now) = any (p_states)
+             limit p_max - v_all
+               for update skip locked
+        ), gone as (
+            delete from pgq.job j
+             using doomed d where j.slot = d.slot and j.id = d.id
+            returning j as job
+        ), kept as (
+            insert into pgq.archive
+            select (a.row).*
+              from (
+                       select pgq._archived(
+                                  g.job, q.name, 'cancelled', v_now, q.keep_dead, null
+                              ) as row
+                         from gone g join pgq.queue q on q.id = pgq._queue_of((g.job).lane)
+                        where p_keep and q.keep_dead > '0' offset 0
+                   ) a
+        ), noted as (
+            select pgq._note_ended(array_agg(pgq._bare(g.job)), 'cancelled') from gone g
+             where (g.job).group_id is not null or (g.job).is_awaited
+                or pgq._waits_for_jobs(g.job)
+        )
+        select count(*) into v_count from gone left join noted on true;
+        v_all := v_all + v_count;
+        exit when v_all = p_max
+            or v_tick is not distinct from pg_sequence_last_value('pgq.last_tick');
+    end loop;
+    perform pgq._check_moved();
+    return v_all;
+end
+$$;
+comment on function pgq._end_live(integer, text[], bigint, boolean) is
+'deletes up to p_max (null: all) live jobs of a queue that are in these states, and returns '
+'their number; those that others have locked stay. p_keep: they go to the archive, as cancelled';
+
+create function @extschema@.pgq_cancel_all(
+    queue text,
+    force boolean default false,
+    max integer default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id constant integer := pgq._queue_id(queue, 'manage');
+    v_id bigint;
+    v_count bigint;
+begin
+    perform pgq._check_not_null('force', force is null),
+            pgq._check_batch('max', coalesce(max, 1));
+    -- Waits, in the lock order, so that none is passed by which an enqueue is about to replace.
+    perform
+       from pgq.job j
+      where pgq._queue_of(j.lane) = v_queue_id and j.token is null
+      order by j.slot, j.id limit max for update;
+    v_count := pgq._end_live(v_queue_id, '{ready,scheduled,waiting}', max, true);
+    for v_id in
+        select j.id from pgq.job j
+         where pgq._queue_of(j.lane) = v_queue_id and j.is_head is null
+         order by j.slot, j.id
+    loop
+        exit when v_count = max;
+        if pgq._cancel(v_id, force) then
+            v_count := v_count + 1;
+        end if;
+    end loop;
+    perform pgq._check_moved();
+    return v_count;
+end
+$$;
+revoke all on function @extschema@.pgq_cancel_all(text, boolean, integer) from public;
+comment on function @extschema@.pgq_cancel_all(text, boolean, integer) is
+'pgq_cancel for up to max (null: all) live jobs of a queue; returns how many were cancelled. When '
+'it has cancelled less than max, the workers of the others are told. Errors: 42704 unknown queue; '
+'22004; 22023 max; 40001; 40P01, rarely, where others replace or complete several of its jobs, and '
+'one of them is released or moved meanwhile: run it again.';

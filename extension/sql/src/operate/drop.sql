@@ -1,0 +1,234 @@
+/*
+ * Public: pgq_drop_queue.
+ *
+ * It locks rows of that queue only. An enqueue reads the lanes and locks nothing of its queue, so
+ * one that is open may add jobs after the drop. Therefore the lanes stay until no transaction is
+ * open that may know them, and ticks remove what arrives. No other queue gets their ids meanwhile.
+ *
+ * Lock order: the queue, its lanes, schedules and archive; then its jobs, with SKIP LOCKED.
+ */
+
+create function pgq._holds_live(p_queue_id integer)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_found boolean;
+begin
+    v_found := exists (
+        select from pgq.lane l, lateral (
+            select from pgq.job j
+             where j.slot in (0, 1, 2, 3) and j.lane = l.id limit 1
+        ) j where l.queue_id = p_queue_id
+    ) or exists (
+        select from pgq.job j where j.slot in (4, 5) and pgq._queue_of(j.lane) = p_queue_id
+    );
+    -- As in pgq._find.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return v_found;
+end
+$$;
+comment on function pgq._holds_live(integer) is
+'Whether a queue has live jobs, in one snapshot; leaves no lock on a slot.';
+
+create function pgq._raise_in_use(p_queue text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'queue "%" holds jobs', p_queue
+        using errcode = 'object_in_use',
+              hint = 'Drop it with "force" to delete its live and dead jobs, too.';
+end
+$$;
+comment on function pgq._raise_in_use(text) is 'raises 55006';
+
+create function pgq._empty_dropped(p_dropped pgq.dropped, p_max integer)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count bigint;
+begin
+    with doomed as materialized (
+        select j.slot, j.id from pgq.job j
+         where j.lane between pgq._lane_of(p_dropped.queue_id, -32768)
+                          and pgq._lane_of(p_dropped.queue_id, 32767)
+         limit p_max for update skip locked
+    ), gone as (
+        delete from pgq.job j using doomed d where j.slot = d.slot and j.id = d.id returning j as job
+    ), kept as (
+        insert into pgq.archive
+        select (a.row).*
+          from (
+                   select pgq._archived(
+                              g.job, p_dropped.name, 'cancelled', pgq._now(), p_dropped.keep_for, null
+                          ) as row
+                     from gone g
+                    where not p_dropped.is_forced and p_dropped.keep_for > '0'
+                      and not coalesce((g.job).is_head and (g.job).due is null, false)
+                   offset 0
+               ) a
+    ), noted as (
+        select pgq._note_ended(array_agg(pgq._bare(g.job)), 'cancelled')
+          from gone g where (g.job).is_awaited or pgq._waits_for_jobs(g.job)
+    )
+    select count(*) into v_count from gone left join noted on true;
+    return v_count;
+end
+$$;
+comment on function pgq._empty_dropped(pgq.dropped, integer) is
+'Removes up to p_max jobs of a dropped queue, and returns their number. Those that came too late '
+'for a drop without force are kept as cancelled.';
+
+create function pgq._check_dropped()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Not for what a dump brings.
+    if new.xid = pg_current_xact_id() and not new.is_forced and pgq._holds_live(new.queue_id) then
+        perform pgq._raise_in_use(new.name);
+    end if;
+    return null;
+end
+$$;
+comment on function pgq._check_dropped() is
+'raises 55006 at the commit of a drop without force, if jobs have come since';
+
+create constraint trigger dropped_at_commit after insert on pgq.dropped
+    deferrable initially deferred
+    for each row execute function pgq._check_dropped();
+
+create function pgq._lane_holders()
+returns text[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select l.virtualtransaction from pg_locks l
+         where l.relation = 'pgq.lane'::regclass
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+           and l.pid is distinct from pg_backend_pid()
+    );
+end
+$$;
+comment on function pgq._lane_holders() is
+'the other transactions that have read lanes, by pg_locks.virtualtransaction: -1/... if prepared';
+
+create function pgq._forget_dropped()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_dropped pgq.dropped;
+    v_holders text[];
+begin
+    if not exists (select from pgq.dropped) then
+        return;
+    end if;
+    v_holders := pgq._lane_holders();
+    -- Whoever commits the drop itself does not know yet who will have seen the lanes.
+    for v_dropped in
+        select d.* from pgq.dropped d
+         where d.xid <> pg_current_xact_id()
+           and (d.holders is null or not d.holders && v_holders)
+         order by d.queue_id limit 10
+    loop
+        if v_dropped.holders is null then
+            update pgq.dropped d set holders = v_holders where d.queue_id = v_dropped.queue_id;
+        -- A transaction changes its name when it is prepared.
+        elsif not exists (
+                select from pg_prepared_xacts p
+                 where pgq._full_xid(p.transaction, v_dropped.xid::text::bigint)
+                       < v_dropped.xid::text::bigint
+            ) and pgq._empty_dropped(v_dropped, 1000) = 0
+        then
+            delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
+            delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
+            delete from pgq.start s where s.queue_id = v_dropped.queue_id;
+            delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgq._forget_dropped() is
+'For ticks: when nobody can add jobs any more, removes those that came late, and the lanes.';
+
+create function @extschema@.pgq_drop_queue(
+    name text,
+    force boolean default false
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms'
+as $$
+declare
+    v_id integer;
+    v_dropped pgq.dropped;
+begin
+    perform pgq._check_not_null('name', name is null);
+    perform pgq._check_not_null('force', force is null);
+    if not pgq._read_committed() then
+        raise exception 'a queue can be dropped under READ COMMITTED only'
+            using errcode = 'active_sql_transaction',
+                  detail = 'An older snapshot may not show all of its jobs.';
+    end if;
+    v_id := pgq._queue_id(name, 'manage');
+    begin
+        with gone as (
+            delete from pgq.queue q where q.id = v_id returning q.id, q.name, q.keep_dead
+        )
+        insert into pgq.dropped as d (queue_id, name, is_forced, keep_for)
+        select g.id, g.name, force, g.keep_dead from gone g
+        returning d.* into v_dropped;
+        if not found then
+            perform pgq._raise_unknown_queue(name, 'manage');  -- dropped meanwhile
+        end if;
+        -- The short ways of enqueue and of ticks pass by such lanes. A pgq_wait that has found the
+        -- queue just before does not let its session sleep.
+        update pgq.lane l set is_bounded = true, awaited_until = null
+         where l.queue_id = v_id;
+        delete from pgq.schedule s where s.queue_id = v_id;
+        delete from pgq.archive a where force and a.queue = v_dropped.name and a.state = 'dead';
+    exception when lock_not_available then
+        raise exception 'queue "%" cannot be dropped while a transaction is open that changes it',
+                name
+            using errcode = 'lock_not_available',
+                  hint = 'Try again; pg_stat_activity shows transactions that stay open.';
+    end;
+    if not force and (pgq._holds_live(v_id) or exists (
+        select from pgq.archive a
+         where a.queue = v_dropped.name and a.state = 'dead' and a.expires_at > pgq._now()
+    )) then
+        perform pgq._raise_in_use(v_dropped.name);
+    end if;
+    loop
+        exit when not force or pgq._empty_dropped(v_dropped, 10000) = 0;
+    end loop;
+    -- A new queue of this name has another channel: sessions that sleep now would not hear of it.
+    perform pgq._drop_grants(v_id), pgq._tell_cron(), pgq._wake(v_id);
+end
+$$;
+revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
+comment on function @extschema@.pgq_drop_queue(text, boolean) is
+'Drops a queue and its schedules. Completed and cancelled jobs stay in the archive until they '
+'expire, and are shown to those who may observe all queues; they are not of a new queue of that '
+'name. For tables that are watched for it call pgq_unwatch, or their inserts fail. Waits for no '
+'other queue and holds up none. A job that an open transaction adds to the dropped queue is '
+'cancelled, with force deleted. force: also if it holds live or dead jobs, which are deleted. '
+'Errors: 42704 unknown queue; 55006 it holds jobs, at the call or at the commit; 55P03 a '
+'transaction that changes the queue stayed open for 200 ms; 25001 under REPEATABLE READ and '
+'SERIALIZABLE.';

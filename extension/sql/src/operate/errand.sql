@@ -1,0 +1,89 @@
+/*
+ * What locks rows of the catalogs, or of pg_cron, that all queues need: at the commit, by a tick.
+ */
+
+create function pgq._run_errand(p_role oid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._use_pg_cron() where p_role is null;
+    perform pgq._set_grants('public') where p_role = 0;
+    perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = p_role;
+exception
+    -- No errand may fail the commit of somebody else: a catalog row is full of grants, or an event
+    -- trigger refuses them.
+    when program_limit_exceeded or insufficient_resources
+        or syntax_error_or_access_rule_violation or plpgsql_error
+    then
+        raise log 'pgq could not set the grants of role %: % (%)', p_role, sqlerrm, sqlstate
+            using errcode = '01000';
+end
+$$;
+comment on function pgq._run_errand(oid) is
+'does one errand of pgq.errand; what cannot be done is told in the log of the server, and dropped';
+
+create function pgq._run_errands()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    v_role oid;
+    v_roles oid[];
+begin
+    if not exists (select from pgq.errand) then
+        return;
+    end if;
+    begin
+        lock table pgq.privilege in share update exclusive mode;
+        with gone as (
+            delete from pgq.errand e
+             where e.ctid = any (array(select o.ctid from pgq.errand o for update skip locked))
+            returning e.role
+        )
+        select array_agg(distinct g.role) into v_roles from gone g;
+        foreach v_role in array coalesce(v_roles, '{}') loop
+            perform pgq._run_errand(v_role);
+        end loop;
+        delete from pgq.privilege p
+         where p.role <> 0::oid and not exists (select from pg_roles r where r.oid = p.role);
+    exception
+        -- Somebody else changes the same functions, or has just done so.
+        when lock_not_available or internal_error then
+            return;
+    end;
+end
+$$;
+comment on function pgq._run_errands() is
+'for commits and ticks: does what pgq.errand has; what cannot be done is left to the next tick';
+
+create function pgq._is_chief()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pgq._is_owner() or pgq._may(null, 'manage');
+end
+$$;
+comment on function pgq._is_chief() is 'whether the caller manages all queues';
+
+create function pgq._tell_cron()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pgq._is_chief() then
+        perform pgq._use_pg_cron();
+    else
+        insert into pgq.errand (role) values (null);
+        insert into pgq.chore default values;
+    end if;
+end
+$$;
+comment on function pgq._tell_cron() is
+'pgq._use_pg_cron, at the commit for who manages single queues: it locks what all schedules need';

@@ -1,0 +1,243 @@
+/*
+ * Public: pgq_obstacles, what jobs of a queue wait for.
+ *
+ * Like the other views it waits for nobody and leaves no lock on a slot. It looks at the first
+ * thousands only, so that it costs the same however many jobs there are.
+ */
+
+create type pgq.obstacle as (
+    queue_id integer,
+    cause text,
+    jobs bigint,
+    group_key text,
+    job_id bigint,
+    state text,
+    worker text,
+    pid integer,
+    transaction text,
+    since timestamptz,
+    until timestamptz
+);
+comment on type pgq.obstacle is 'a row of pgq_obstacles';
+
+create function pgq._exhausted(p_now timestamptz)
+returns setof pgq.obstacle
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select q.id, 'rate_limit', null::bigint, null, null::bigint, null, null, null::integer, null,
+           null::timestamptz,
+           to_timestamp((
+               (m.last + 1) * extract(epoch from q.rate_interval) / q.rate_limit
+           )::double precision)
+      from pgq.queue q, lateral (select pgq._moment(q, p_now) as last, pgq._burst(q) as burst) m
+     where q.rate_limit > 0
+       and m.burst <= (
+               select count(distinct s.moment) from pgq.start s
+                where s.queue_id = q.id and s.moment > m.last - m.burst and s.moment <= m.last
+           );
+end
+$$;
+comment on function pgq._exhausted(timestamptz) is
+'the queues whose rate limit lets nothing start now, and until when';
+
+create function pgq._open_jobs(p_slot smallint)
+returns table (lane bigint, id bigint, xid xid)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+begin
+    return query
+    select j.lane, j.id, j.xmax
+      from (select distinct o.id from pgq.lane o) l,
+           lateral (
+               select i.lane, i.id, i.xmax from pgq.job i
+                where i.slot = p_slot and i.lane = l.id and (
+                          p_slot >= 4 or i.pos > coalesce((
+                              select f.base from pgq.floor f
+                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
+                          ), 0)
+                      )
+                order by i.pos
+                limit 10000
+           ) j,
+           lateral (
+               -- The only one of these 32 bits that may be at work.
+               select v_near + ((j.xmax::text::bigint - v_near + 2147483648) & 4294967295)
+                      - 2147483648 as xid
+           ) x
+     where j.xmax <> '0'
+       -- Of one that is still to come, as a lock of several looks, it would be an error to ask.
+       and case when age(j.xmax) > 0 and x.xid > 2
+                then pg_xact_status(x.xid::text::xid8) = 'in progress' end;
+end
+$$;
+comment on function pgq._open_jobs(smallint) is
+'The jobs among the first ten thousand of each lane in a slot that an open transaction has '
+'claimed, ended or locked, and its id or that of a subtransaction.';
+
+create function pgq._holders()
+returns setof pgq.obstacle
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    with writer as materialized (
+        -- Who writes to which slot, by all ids: also those of subtransactions that go on.
+        select s, w.virtualtransaction as vxid, w.pid, x.transactionid
+          from unnest(pgq._readable_slots()) s
+          join pg_locks w on w.relation = format('pgq.job_%s', s)::regclass
+                         and w.mode = 'RowExclusiveLock'
+          join pg_locks x on x.virtualtransaction = w.virtualtransaction
+                         and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
+         where w.database = (select d.oid from pg_database d where d.datname = current_database())
+    ), open as (
+        select pgq._queue_of(o.lane) as queue_id, o.id, h.vxid, h.pid
+          from (select distinct w.s from writer w) t, pgq._open_jobs(t.s) o
+          left join lateral (
+                   -- Of a subtransaction that has ended only its job is left. It is of whoever
+                   -- writes there, if that is one.
+                   select min(w.vxid) as vxid, min(w.pid) as pid
+                     from writer w
+                    where w.s = t.s
+                      and (w.transactionid = o.xid or not exists (
+                              select from writer i where i.transactionid = o.xid
+                          ))
+                   having count(distinct w.vxid) = 1
+               ) h on true
+    )
+    select o.queue_id, 'transaction', count(*), null, min(o.id), null, null, o.pid, p.gid,
+           coalesce(a.xact_start, p.prepared), null::timestamptz
+      from open o
+      left join pg_stat_activity a on a.pid = o.pid
+      left join pg_prepared_xacts p on o.pid is null and p.transaction in (
+                    select w.transactionid from writer w where w.vxid = o.vxid
+                )
+     group by o.queue_id, o.pid, a.xact_start, p.gid, p.prepared;
+end
+$$;
+comment on function pgq._holders() is
+'the open and prepared transactions that have claimed, ended or locked jobs';
+
+create function pgq._waits_in_groups(p_now timestamptz)
+returns setof pgq.obstacle
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select pgq._queue_of(w.lane), 'group', w.jobs, w.group_key, h.id,
+           coalesce(a.state, s.state), coalesce(a.worker, j.worker), j.pid, null,
+           coalesce(a.finished_at, j.claimed_at, h.enqueued_at),
+           case s.state when 'active' then j.lease_expires_at when 'scheduled' then h.run_at end
+      from (
+               select f.group_id, count(*) as jobs, min(f.group_key) as group_key,
+                      min(f.lane) as lane
+                 from (
+                          select i.group_id, i.group_key::text, i.lane from pgq.job i
+                           where i.slot in (4, 5) and i.place is not null and i.is_head is null
+                           limit 10000
+                      ) f
+                group by f.group_id
+           ) w,
+           lateral (
+               select i.* from pgq.job i
+                where i.slot in (4, 5) and i.group_id = w.group_id and i.is_head
+           ) h
+      left join pgq.job j on j.id = h.id and j.slot in (0, 1, 2, 3)
+      left join pgq.archive a on h.is_blocked and a.id = h.id and a.state = 'dead',
+           lateral (
+               select case when h.is_blocked then 'dead'
+                           when j.id is not null then pgq._state_of(j, p_now)
+                           else pgq._state_of(h, p_now) end as state
+           ) s
+     where s.state in ('active', 'scheduled', 'dead');
+end
+$$;
+comment on function pgq._waits_in_groups(timestamptz) is
+'The jobs for which others of their group wait.';
+
+create function pgq._waits_after(p_now timestamptz)
+returns setof pgq.obstacle
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select d.queue_id, 'after', d.jobs, null, d.on_id, s.state, case when s.may then j.worker end,
+           case when s.may then j.pid end, null, case when s.may then s.since end,
+           case when s.may then s.until end
+      from (
+               select w.on_id, pgq._queue_of(w.lane) as queue_id, count(*) as jobs
+                 from (select d.on_id, d.lane from pgq.dependency d limit 1000) w
+                group by 1, 2
+           ) d
+     cross join lateral pgq._find(d.on_id) j
+      left join pgq.archive a on a.id = d.on_id and a.state <> 'completed'
+     cross join lateral (
+               select coalesce(a.state, pgq._state_of(j, p_now)) as state,
+                      coalesce(a.finished_at, j.claimed_at, j.enqueued_at) as since,
+                      case when j.token is null then j.run_at else j.lease_expires_at end as until,
+                      pgq._may_observe(coalesce(
+                          pgq._queue_of(j.lane),
+                          (select q.id from pgq.queue q where a.queue = q.name and a.id > q.first_job)
+                      )) as may
+           ) s
+     where s.since is not null and s.state in ('active', 'scheduled', 'dead', 'cancelled');
+end
+$$;
+comment on function pgq._waits_after(timestamptz) is
+'the jobs that have to complete before others';
+
+create function pgq._obstacles()
+returns setof pgq.obstacle
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_found pgq.obstacle[];
+begin
+    v_found := array(select h from pgq._holders() h);
+    if pgq._try_read('pgq.job') then
+        v_found := v_found || array(select w from pgq._waits_in_groups(v_now) w)
+            || array(select w from pgq._waits_after(v_now) w);
+    end if;
+    -- As in pgq._find.
+    raise exception using errcode = 'PQ000';
+exception
+    when sqlstate 'PQ000' then
+        return query
+        select o.*
+          from (
+                   select e.* from pgq._exhausted(v_now) e
+                    union all
+                   select f.* from unnest(v_found) f
+               ) o
+         where pgq._may_observe(o.queue_id);
+end
+$$;
+comment on function pgq._obstacles() is 'for the view pgq_obstacles';
+
+create view @extschema@.pgq_obstacles as
+select q.name as queue, o.cause, o.jobs, o.group_key, o.job_id, o.state, o.worker, o.pid,
+       o.transaction, o.since, o.until
+  from pgq._obstacles() o
+  join pgq.queue q on q.id = o.queue_id;
+comment on view @extschema@.pgq_obstacles is
+'What jobs of the queues that the caller may observe wait for, beside what pgq_queues shows (a '
+'pause, max_active). One row for each cause and job or transaction; jobs: how many wait. cause: '
+'rate_limit: nothing starts until then; group: job_id of the same group is active, scheduled or '
+'(with group_on_dead => block) dead; after: job_id has to complete first, and is active, '
+'scheduled, dead or cancelled; transaction: one that is open (pid) or prepared (transaction) has '
+'claimed, ended or locked jobs, job_id the first of them; without either it is not known which '
+'one. since: when the job was claimed, else enqueued, or has ended, or the transaction began. '
+'until: when its lease expires, or it is due. Of many, the first: 10000 jobs that wait in a group, '
+'1000 that come after others, 10000 of each priority in each slot.';

@@ -1,0 +1,71 @@
+/*
+ * Public: pgq_pause, pgq_resume, pgq_unblock.
+ */
+
+create function pgq._set_paused(p_queue text, p_paused boolean)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id constant integer := pgq._queue_id(p_queue, 'manage');
+begin
+    update pgq.queue q set paused = p_paused where q.id = v_id;
+    perform pgq._raise_unknown_queue(p_queue, 'manage') where not found;  -- dropped meanwhile
+    perform pgq._wake(v_id) where not p_paused;
+end
+$$;
+comment on function pgq._set_paused(text, boolean) is 'for pgq_pause and pgq_resume';
+
+create function @extschema@.pgq_pause(queue text)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._set_paused(queue, true);
+end
+$$;
+revoke all on function @extschema@.pgq_pause(text) from public;
+comment on function @extschema@.pgq_pause(text) is
+'Lets no more jobs of a queue be claimed; running ones go on, and enqueue works. Errors: 42704 '
+'unknown queue.';
+
+create function @extschema@.pgq_resume(queue text)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._set_paused(queue, false);
+end
+$$;
+revoke all on function @extschema@.pgq_resume(text) from public;
+comment on function @extschema@.pgq_resume(text) is
+'Lets the jobs of a paused queue be claimed again. Errors: 42704 unknown queue.';
+
+create function @extschema@.pgq_unblock(queue text, group_key text)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue_id integer;
+    v_group_id bigint;
+begin
+    perform pgq._check_not_null('group_key', group_key is null);
+    v_queue_id := pgq._queue_id(queue, 'manage');
+    v_group_id := (pgq._group_ids(v_queue_id, array[group_key]))[1];
+    return pgq._unblock(v_group_id, null);
+end
+$$;
+revoke all on function @extschema@.pgq_unblock(text, text) from public;
+comment on function @extschema@.pgq_unblock(text, text) is
+'Lets a group go on that waits because one of its jobs has died, where group_on_dead is block; the '
+'dead job stays dead. false: the group is not blocked. Errors: 42704 unknown queue; 22004.';

@@ -1,0 +1,276 @@
+/*
+ * Public: pgq_create_queue, pgq_configure_queue.
+ */
+
+create function pgq._check_range(p_name text, p_value bigint, p_min bigint, p_max bigint)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_value not between p_min and p_max then
+        raise exception '"%" must be between % and %, not %', p_name, p_min, p_max, p_value
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+comment on function pgq._check_range(text, bigint, bigint, bigint) is 'raises 22023; null passes';
+
+create function pgq._check_limits(p_queue pgq.queue)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_range('max_active', p_queue.max_active, 0, 10000),
+            pgq._check_range('rate_limit', p_queue.rate_limit, 0, 1000000),
+            pgq._check_interval('rate_interval', p_queue.rate_interval, false),
+            pgq._check_range('rate_burst', p_queue.rate_burst, 0, 10000),
+            pgq._check_interval('priority_ageing', p_queue.priority_ageing, true),
+            pgq._check_range('max_ready', p_queue.max_ready, 0, 2147483647),
+            pgq._check_range('max_payload', p_queue.max_payload, 0, 1073741824);
+    -- Or the numbers of moments outgrow bigint, see pgq._moment.
+    if extract(epoch from p_queue.rate_interval) < 0.001 then
+        raise exception '"rate_interval" must be at least a millisecond, not %',
+                p_queue.rate_interval
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_queue.rate_burst = 0 and p_queue.rate_limit > 10000 then
+        raise exception '"rate_burst" must be set for a "rate_limit" above 10000'
+            using errcode = 'invalid_parameter_value',
+                  detail = 'Without it as many jobs may start at once, and the most is 10000.';
+    end if;
+end
+$$;
+comment on function pgq._check_limits(pgq.queue) is 'raises 22023 for bad limits';
+
+create function pgq._check_settings(p_queue pgq.queue)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_range('max_attempts', p_queue.max_attempts, 1, 32767);
+    if not p_queue.backoff_factor between 1 and 1000 then
+        raise exception '"backoff_factor" must be between 1 and 1000, not %',
+                p_queue.backoff_factor
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform pgq._check_interval('backoff_base', p_queue.backoff_base, true);
+    perform pgq._check_interval('backoff_max', p_queue.backoff_max, true);
+    if p_queue.backoff_max < p_queue.backoff_base then
+        raise exception '"backoff_max" must not be shorter than "backoff_base"'
+            using errcode = 'invalid_parameter_value',
+                  detail = format(
+                      'They are %s and %s.', p_queue.backoff_max, p_queue.backoff_base
+                  );
+    end if;
+    perform pgq._check_interval('keep_completed', p_queue.keep_completed, true);
+    perform pgq._check_interval('keep_dead', p_queue.keep_dead, true);
+    perform pgq._check_interval('dedupe_for', p_queue.dedupe_for, true);
+    perform pgq._check_range(
+        'group_concurrency', p_queue.group_concurrency, 1, 2147483647
+    );
+    if p_queue.group_on_dead not in ('continue', 'block') then
+        raise exception '"group_on_dead" must be continue or block, not "%"', p_queue.group_on_dead
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform pgq._check_length('description', p_queue.description, 10000);
+end
+$$;
+comment on function pgq._check_settings(pgq.queue) is 'raises 22023 for bad settings';
+
+create function pgq._save_settings(p_old pgq.queue, p_new pgq.queue)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_settings(p_new), pgq._check_limits(p_new);
+    update pgq.queue q
+       set max_attempts = p_new.max_attempts, backoff_base = p_new.backoff_base,
+           backoff_factor = p_new.backoff_factor, backoff_max = p_new.backoff_max,
+           keep_completed = p_new.keep_completed, keep_dead = p_new.keep_dead,
+           dedupe_for = p_new.dedupe_for, group_concurrency = p_new.group_concurrency,
+           group_on_dead = p_new.group_on_dead, max_active = p_new.max_active,
+           rate_limit = p_new.rate_limit, rate_interval = p_new.rate_interval,
+           rate_burst = p_new.rate_burst, priority_ageing = p_new.priority_ageing,
+           max_ready = p_new.max_ready, max_payload = p_new.max_payload,
+           description = p_new.description
+     where q.id = p_new.id;
+    update pgq.lane l set is_bounded = q.is_bounded
+      from pgq.queue q
+     where q.id = p_new.id and l.queue_id = q.id and l.is_bounded <> q.is_bounded;
+    perform pgq._save_permits(p_old, p_new), pgq._wake(p_new.id);
+    if p_new.group_concurrency > p_old.group_concurrency then
+        insert into pgq.hint (kind, key, place) values ('q', p_new.id, 1);
+        insert into pgq.chore default values;
+    end if;
+end
+$$;
+comment on function pgq._save_settings(pgq.queue, pgq.queue) is
+'checks and stores the settings of a queue, and does what follows from them; raises 22023';
+
+create function @extschema@.pgq_configure_queue(
+    name text,
+    max_attempts integer default null,
+    backoff_base interval default null,
+    backoff_factor double precision default null,
+    backoff_max interval default null,
+    keep_completed interval default null,
+    keep_dead interval default null,
+    max_active integer default null,
+    dedupe_for interval default null,
+    group_concurrency integer default null,
+    group_on_dead text default null,
+    rate_limit integer default null,
+    rate_interval interval default null,
+    rate_burst integer default null,
+    priority_ageing interval default null,
+    max_ready integer default null,
+    max_payload integer default null,
+    description text default null
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('name', name is null);
+    perform pgq._raise_unknown_queue(name, 'manage') where not pgq._configure_queue(
+        pgq._queue_id(name, 'manage'), max_attempts, backoff_base, backoff_factor, backoff_max,
+        keep_completed, keep_dead, max_active, dedupe_for, group_concurrency, group_on_dead,
+        rate_limit, rate_interval, rate_burst, priority_ageing, max_ready, max_payload, description
+    );  -- dropped meanwhile
+end
+$$;
+revoke all on function
+    @extschema@.pgq_configure_queue(
+        text, integer, interval, double precision, interval, interval, interval, integer, interval,
+        integer, text, integer, interval, integer, interval, integer, integer, text
+    ) from public;
+comment on function
+    @extschema@.pgq_configure_queue(
+        text, integer, interval, double precision, interval, interval, interval, integer, interval,
+        integer, text, integer, interval, integer, interval, integer, integer, text
+    ) is
+'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for '
+'jobs that finish from then on; if the queue kept no completed jobs, for those claimed from then '
+'on; a lower group_concurrency for a group when its jobs end; max_active also for jobs that are '
+'running (for 10000 of them if there was no limit), so that a lower one is reached as they end; '
+'another rate_limit or rate_interval begins with all starts; other limits for what is enqueued or '
+'claimed from then on; the description at once, an empty one removes it. Claims that are not '
+'committed yet go by the old settings. Errors: 42704 unknown queue; 22004; 22023.';
+
+create function pgq._check_queue_name(p_name text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._check_not_null('name', p_name is null);
+    if length(p_name) not between 1 and 200 then
+        raise exception 'a queue''s name must have 1 to 200 characters, not %', length(p_name)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_name = '*' then
+        raise exception 'a queue''s name must not be "*"'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'For pgq_grant it means all queues. Choose another name.';
+    end if;
+end
+$$;
+comment on function pgq._check_queue_name(text) is 'raises 22004 for null, 22023 for a bad name';
+
+create function @extschema@.pgq_create_queue(
+    name text,
+    max_attempts integer default 20,
+    backoff_base interval default '1 second',
+    backoff_factor double precision default 2,
+    backoff_max interval default '1 hour',
+    keep_completed interval default '1 day',
+    keep_dead interval default '30 days',
+    max_active integer default 0,
+    dedupe_for interval default '0',
+    group_concurrency integer default 1,
+    group_on_dead text default 'continue',
+    rate_limit integer default 0,
+    rate_interval interval default '1 second',
+    rate_burst integer default 0,
+    priority_ageing interval default '0',
+    max_ready integer default 0,
+    max_payload integer default 0,
+    if_not_exists boolean default false,
+    description text default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer;
+begin
+    perform pgq._check_may('manage'), pgq._check_queue_name(name);
+    if num_nulls(
+        max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
+        max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
+        rate_burst, priority_ageing, max_ready, max_payload, if_not_exists
+    ) > 0 then
+        raise exception 'settings must not be null'
+            using errcode = 'null_value_not_allowed', hint = 'Leave it out for its default.';
+    end if;
+    insert into pgq.queue as q (name, created_at, first_job)
+    select pgq_create_queue.name, pgq._now(), coalesce(pg_sequence_last_value('pgq.number'), 0)
+     where not exists (select from pgq.queue o where o.name = pgq_create_queue.name)
+    on conflict on constraint queue_name_key do nothing returning q.id into v_id;
+    if v_id is null and if_not_exists then
+        return false;
+    elsif v_id is null then
+        raise exception 'queue "%" exists already', name
+            using errcode = 'duplicate_object',
+                  hint = 'Use pgq_configure_queue to change its settings.';
+    end if;
+    perform pgq._add_lane(v_id, 0::smallint);
+    perform pgq._configure_queue(
+        v_id, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
+        max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
+        rate_burst, priority_ageing, max_ready, max_payload, description
+    );
+    return true;
+end
+$$;
+revoke all on function
+    @extschema@.pgq_create_queue(
+        text, integer, interval, double precision, interval, interval, interval, integer, interval,
+        integer, text, integer, interval, integer, interval, integer, integer, boolean, text
+    ) from public;
+comment on function
+    @extschema@.pgq_create_queue(
+        text, integer, interval, double precision, interval, interval, interval, integer, interval,
+        integer, text, integer, interval, integer, interval, integer, integer, boolean, text
+    ) is
+'Creates a queue. max_attempts: tries before a job is dead (1 to 32767). The wait before the next '
+'try is backoff_base * backoff_factor ^ (attempt - 1), at most backoff_max (not less than '
+'backoff_base), of that a random share between a half and all; backoff_factor: 1 to 1000. '
+'keep_completed: how long completed jobs stay in the archive (0: not at all), keep_dead: dead and '
+'cancelled ones. max_active: how many of its jobs may be active at a time, over all workers (0: no '
+'limit; up to 10000). dedupe_for: how long a dedupe key stays taken after its job has completed; '
+'such jobs stay in the archive for that long at least. group_concurrency: how many jobs of a group '
+'may be active at a time. group_on_dead: when a job of a group dies the next one runs (continue), '
+'or waits until it is retried or pgq_unblock is called (block). rate_limit: how many jobs may '
+'start (0: no limit) per rate_interval, a millisecond or more, after a pause rate_burst at once '
+'(0: as many as rate_limit; up to 10000), a token bucket; a rolled back claim has used no start, '
+'any other try has. Both limits need READ COMMITTED. priority_ageing: for each such time since '
+'its oldest ready job was to run a priority counts as one higher (0: never); what the job has '
+'waited for others counts, too. max_ready: with so many ready jobs enqueue fails (0: no bound). '
+'max_payload: bytes of a payload as text (0: no bound). if_not_exists: a queue of that name stays '
+'as it is, whatever its settings, and the answer is false. description: what the queue is for. '
+'Errors: 42710 exists already; 22004; 22023.';
