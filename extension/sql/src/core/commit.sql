@@ -69,7 +69,9 @@ begin
         select k from unnest(p_notes) n, unnest(n.keys) k
     ));
     -- The places of jobs that were added are noted with a minus.
-    perform pgq._turn_group(g.id, g.ended, g.added, g.jobs)
+    perform pgq._turn_groups(
+                array_agg(g.id), array_agg(g.ended), array_agg(g.added), array_agg(g.jobs)
+            )
        from (
                 select u.key as id, min(u.place) filter (where u.place >= 0) as ended,
                        min(-u.place) filter (where u.place < 0) as added,
@@ -77,7 +79,8 @@ begin
                   from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place)
                  where n.kind = 'g'
                  group by u.key
-            ) g;
+            ) g
+     having count(*) > 0;
     perform pgq._turn_waiters(array_agg(k))
        from unnest(p_notes) n, unnest(n.keys) k where n.kind = 'w' having count(*) > 0;
 end

@@ -261,8 +261,7 @@ begin
         select j.* from pgq.job j
          where j.slot = p_slot and j.id = any (p_ids) and j.place is not null order by j.due, j.id
     loop
-        v_row.run_at := least(v_row.run_at, pgq._now());
-        perform pgq._promote_head(v_row, pgq._now());
+        perform pgq._promote_head(v_row);
     end loop;
 end
 $$;
@@ -439,7 +438,9 @@ begin
                 select t.kind, t.key, min(t.place) as place from taken t group by 1, 2
             loop
                 if v_hint.kind = 'g' then
-                    perform pgq._turn_group(v_hint.key, 0, v_hint.place, 1000);
+                    perform pgq._turn_groups(
+                        array[v_hint.key], array[bigint '0'], array[v_hint.place], array[1000]
+                    );
                 else
                     perform pgq._turn_waiters(array[v_hint.key]);
                 end if;

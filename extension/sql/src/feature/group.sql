@@ -163,148 +163,144 @@ $$;
 comment on function pgq._try_buckets(bigint[]) is
 'For ticks, which never wait: locks buckets and returns the keys of those that could be locked.';
 
--- The rows of lines, in both parked slots: few statements, so that a plan for each slot is not worth
--- its lines. Empty slots are not locked.
-create function pgq._line(p_group_id bigint, p_from bigint, p_limit integer)
-returns setof pgq.job
+create function pgq._copied(p_row pgq.job, p_slot smallint, p_pos bigint)
+returns pgq.job
+language sql
+immutable
+begin atomic
+    select row(
+        p_row.id, p_pos, p_row.enqueued_at, p_row.lane, p_slot, p_row.attempt, p_row.lost,
+        p_row.max_attempts, p_row.run_at, p_row.start_by, null, null, null, null, null, null, null,
+        p_row.is_awaited, null, p_row.group_id, null, null, null, p_row.place, p_row.payload,
+        p_row.headers, p_row.last_error, p_row.dedupe_key, null, p_row.group_key, p_row.checkpoint
+    )::pgq.job;
+end;
+comment on function pgq._copied(pgq.job, smallint, bigint) is
+'The copy of a head, for the ring: the key of the job stays with its row in the line.';
+
+create function pgq._let_late_in(
+    p_groups bigint[], p_added bigint[], p_jobs integer[], out groups bigint[], out places bigint[]
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select l.*
+    -- Between the first job that was added and a head behind it stand only jobs that were added.
+    select array_agg(l.id), array_agg(l.head | 1) into groups, places
       from (
-               --@ each parked
-               (select j.* from pgq.job_{slot} j
-                 where j.group_id = p_group_id and j.place >= p_from
-                 order by j.place, j.id limit p_limit)
-               union all
-               --@ end
-               select n.* from pgq.job n where false
+               select g.id, (
+                          select max(w.place)
+                            from (
+                                     select j.place, j.is_head from pgq.job j
+                                      where j.slot in (4, 5) and j.group_id = g.id
+                                        and j.place >= g.added
+                                      order by j.place, j.id limit g.jobs + 1
+                                 ) w
+                           where w.is_head
+                      ) as head
+                 from unnest(p_groups, p_added, p_jobs) g (id, added, jobs)
            ) l
-     order by l.place, l.id limit p_limit;
+     where l.head is not null;
+    update pgq.job j set place = l.place
+      from unnest(p_groups, p_added) g (id, added), unnest(groups, places) l (id, place)
+     where l.id = g.id and j.slot in (4, 5) and j.group_id = g.id
+       and j.place >= g.added and j.place < l.place and j.is_head is null;
 end
 $$;
-comment on function pgq._line(bigint, bigint, integer) is
-'The first rows of a line from a place on. Before that place may lie the dead entries of thousands.';
+comment on function pgq._let_late_in(bigint[], bigint[], integer[]) is
+'Puts jobs that were added from a place on behind a head that stands behind them; returns the groups '
+'of which that holds, and the new place of those jobs.';
 
-create function pgq._has_before(p_group_id bigint, p_place bigint, p_number integer)
-returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (
-        select count(*) = p_number
-          from (
-                   select
-                     from (
-                              --@ each parked
-                              (select j.place from pgq.job_{slot} j
-                                where j.group_id = p_group_id and j.place < p_place
-                                order by j.place desc, j.id desc limit p_number)
-                              union all
-                              --@ end
-                              select null where false
-                          ) b
-                    limit p_number
-               ) c
-    );
-end
-$$;
-comment on function pgq._has_before(bigint, bigint, integer) is
-'Whether so many jobs of a group stand before a place: then no job there can be a head.';
-
-create function pgq._let_late_in(p_group_id bigint, p_place bigint, p_number integer)
-returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    -- Between the first late job and a head behind it only late jobs can stand.
-    v_head constant bigint := (
-        select max(l.place) from pgq._line(p_group_id, p_place, p_number) l where l.is_head
-    );
-begin
-    if v_head is null then
-        return p_place;
-    end if;
-    update pgq.job j set place = v_head | 1
-     where j.slot in (4, 5) and j.group_id = p_group_id and j.place >= p_place and j.place < v_head
-       and j.is_head is null;
-    return v_head | 1;
-end
-$$;
-comment on function pgq._let_late_in(bigint, bigint, integer) is
-'Puts jobs that were added from a place on behind a head that stands behind them, and returns their '
-'place. p_number: how many rows to look at.';
-
-create function pgq._promote_head(p_row pgq.job, p_now timestamptz)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_copy pgq.job := p_row;
-    v_due constant bigint := case
-        when p_row.run_at > p_now then pgq._due(p_row.run_at, p_now) end;
-begin
-    case p_row.slot
-    --@ each parked
-    when {slot} then
-        update pgq.job_{slot} j set is_head = true, due = v_due where j.id = p_row.id;
-    --@ end
-    end case;
-    if v_due is null then
-        v_copy.head_place := p_row.place;
-        v_copy.place := null;
-        v_copy.is_head := null;
-        v_copy.dedupe_queue_id := null;
-        perform pgq._put(v_copy);
-    else
-        perform pgq._wake_lane(p_row.lane, p_row.run_at);
-    end if;
-end
-$$;
-comment on function pgq._promote_head(pgq.job, timestamptz) is
-'Makes a row of a line a head, with its copy in the ring, or due. Its bucket is locked.';
-
-create function pgq._turn_group(p_group_id bigint, p_from bigint, p_added bigint, p_number integer)
+create function pgq._turn_groups(
+    p_groups bigint[], p_ended bigint[], p_added bigint[], p_jobs integer[]
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_first pgq.job;
-    v_most integer;
-    v_row pgq.job;
+    v_head constant smallint := pgq._head();
+    v_late record;
+    v_lane record;
 begin
-    v_first := (select l from pgq._line(p_group_id, coalesce(p_added, p_from), 1) l);
-    if v_first.id is null then
-        return;
-    end if;
-    select q.group_concurrency into v_most
-      from pgq.queue q where q.id = pgq._queue_of(v_first.lane);
-    if p_added is not null then
-        p_added := pgq._let_late_in(p_group_id, p_added, p_number + v_most);
-        if p_from is null and pgq._has_before(p_group_id, p_added, v_most) then
-            return;
-        end if;
-    end if;
-    -- Of a group with one head that has ended, the row behind it is the first.
-    for v_row in
-        select l.* from pgq._line(
-                   p_group_id, case when v_most = 1 then coalesce(p_from, 0) else 0 end, v_most
-               ) l
+    select l.groups, l.places into v_late
+      from (
+               select array_agg(u.id) as ids, array_agg(u.added) as added, array_agg(u.jobs) as jobs
+                 from unnest(p_groups, p_added, p_jobs) u (id, added, jobs)
+                where u.added is not null
+           ) g, pgq._let_late_in(g.ids, g.added, g.jobs) l;
+    perform pgq._open(v_head);
+    for v_lane in with turn as materialized (
+        select g.id, g.ended, coalesce(l.place, g.added) as added, q.group_concurrency as most
+          from unnest(p_groups, p_ended, p_added) g (id, ended, added)
+          left join unnest(v_late.groups, v_late.places) l (id, place) on l.id = g.id,
+               lateral (
+                   select j.lane from pgq.job j
+                    where j.slot in (4, 5) and j.group_id = g.id
+                      and j.place >= coalesce(g.ended, l.place, g.added)
+                    order by j.place, j.id limit 1
+               ) f
+          join pgq.queue q on q.id = pgq._queue_of(f.lane)
+    ), next as materialized (
+        select r.slot, r.id
+          from turn t, lateral (
+                   -- Of a group with one head that has ended, the row behind it is the first.
+                   select j.slot, j.id, j.is_head from pgq.job j
+                    where j.slot in (4, 5) and j.group_id = t.id
+                      and j.place >= case when t.most = 1 then coalesce(t.ended, 0) else 0 end
+                    order by j.place, j.id limit t.most
+               ) r
+         where r.is_head is null
+           -- Where as many stand before the jobs that were added, none of these can be a head.
+           and (t.ended is not null or (
+                   select count(*)
+                     from (
+                              select from pgq.job j
+                               where j.slot in (4, 5) and j.group_id = t.id and j.place < t.added
+                               order by j.place desc, j.id desc limit t.most
+                          ) b
+               ) < t.most)
+    ), head as (
+        update pgq.job j
+           set is_head = true,
+               due = case when j.run_at > v_now then pgq._due(j.run_at, v_now) end
+          from next n
+         where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id
+        returning j as job, j.id, j.lane, j.due
+    ), copied as (
+        insert into pgq.job
+        select (c.job).*
+          from (
+                   select pgq._copied(h.job, v_head, nextval('pgq.number')) as job
+                     from (select o.* from head o where o.due is null order by o.id) h offset 0
+               ) c
+    )
+    select h.lane, min(h.due) as due from head h group by h.lane
     loop
-        perform pgq._promote_head(v_row, v_now) where v_row.is_head is null;
+        perform pgq._wake_lane(v_lane.lane);
+        perform pgq._expect(timestamptz 'epoch' + v_lane.due * interval '1 microsecond')
+          where v_lane.due is not null;
     end loop;
 end
 $$;
-comment on function pgq._turn_group(bigint, bigint, bigint, integer) is
-'Makes the first rows of a line its heads; its bucket is locked. p_from: the place of a head that '
-'has ended; p_added: from which place on p_number jobs were added. Either may be null.';
+comment on function pgq._turn_groups(bigint[], bigint[], bigint[], integer[]) is
+'Makes the first rows of lines heads, with copies in the ring, or due; their buckets are locked. '
+'p_ended: the place of a head that has ended; p_added: from which place on p_jobs jobs were added. '
+'Either may be null.';
+
+create function pgq._promote_head(p_row pgq.job)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgq.job j set due = null where j.slot in (4, 5) and j.id = p_row.id;
+    perform pgq._put(pgq._copied(p_row, p_row.slot, null));
+end
+$$;
+comment on function pgq._promote_head(pgq.job) is
+'Copies a head that is due, and locked, to the ring.';
 
 create function pgq._unblock(p_group_id bigint, p_id bigint)
 returns boolean

@@ -100,7 +100,7 @@ create unique index job_{slot}_dedupe_idx on pgq.job_{slot} (dedupe_queue_id, de
     where dedupe_queue_id is not null;
 --@ end
 --@ each ring
-create unique index job_{slot}_lane_pos_idx on pgq.job_{slot} (lane, pos);
+create index job_{slot}_lane_pos_idx on pgq.job_{slot} (lane, pos);
 --@ end
 --@ each parked
 create index job_{slot}_due_idx on pgq.job_{slot} (due) where due is not null;
