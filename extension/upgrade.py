@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 TOKEN = re.compile(
-    r"(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<body>\$(\w*)\$.*?\$\3\$)"
+    r"(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<body>\$(\w*)\$.*?\$\3\$|\nbegin atomic\n.*?\nend(?=;))"
     r"|(?P<quoted>\be'(?:[^'\\]|\\.|'')*'|'[^']*'|\"[^\"]*\")|(?P<end>;)",
     re.DOTALL,
 )
