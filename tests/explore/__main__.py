@@ -48,7 +48,7 @@ def scenarios(options: argparse.Namespace) -> Iterator[Scenario]:
 def chosen(options: argparse.Namespace) -> Iterator[Scenario]:
     """Yield what is left of it by --only and --part."""
     number, of = (int(word) for word in options.part.split("/"))
-    words = options.only.split(",") if options.only else []
+    words: list[str] = options.only.split(",") if options.only else []
     wanted = (
         scenario for scenario in scenarios(options) if all(word in str(scenario) for word in words)
     )

@@ -120,7 +120,7 @@ KINDS: dict[str, Kind] = {
     "heartbeat": Kind(sql=HEARTBEAT, read=pairs, rule=rules.heartbeat),
     "complete": Kind(sql="select pgq_complete($id, $token)", rule=rules.complete, waits=True),
     "complete_many": Kind(
-        sql="select pgq_complete($ids, $tokens)", read=names, rule=rules.complete, waits=True
+        sql="select pgq_complete($ids, $tokens)", read=names, rule=rules.complete_many, waits=True
     ),
     "complete_and_dequeue": Kind(
         sql=f"select {JOB} from pgq_complete_and_dequeue($ids, $tokens, BATCH, {LEASE}, $q)",

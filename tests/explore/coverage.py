@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from .check import Blocked, Killed, Returned, Sent
 from .plans import VARIANTS, generic
-from .rules import Answer, Claimed, Failure
+from .rules import Answer, Failure, rows
 from .schedule import Run
 
 ENDS = ("commit", "rollback", "commit_prepared", "rollback_prepared", "wake")
@@ -28,11 +28,11 @@ class Coverage:
     def add(self, run: Run) -> None:
         """Count a run."""
         self.schedules += 1
-        calls = {
+        wanted = {
             who: {generic(call, who) for call in script} & {*VARIANTS}
             for who, script in run.scenario.scripts.items()
         }
-        for one, other in itertools.combinations(calls.values(), 2):
+        for one, other in itertools.combinations(wanted.values(), 2):
             self.planned |= {frozenset(pair) for pair in itertools.product(one, other)}
         open_: dict[str, list[str]] = {}
         last: dict[str, str] = {}
@@ -84,8 +84,7 @@ def describe(answer: Answer) -> str:
     if isinstance(answer, Failure):
         return answer.sqlstate
     if isinstance(answer, tuple):
-        rows = "rows" if any(isinstance(row, Claimed) for row in answer) else "ids"
-        return f"{rows}" if answer else "nothing"
+        return "rows" if rows(answer) else "no rows"
     if isinstance(answer, int) and not isinstance(answer, bool):
         return "a number" if answer else "0"
     return str(answer)

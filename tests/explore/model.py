@@ -136,10 +136,13 @@ def commit(world: World, who: str) -> Iterator[World]:
     groups = {job.group for job in mine.jobs.values() if job.group}
     ticks = mine.ticks and not after.open
     for settled in settle(after, groups, certain=plain):
-        yield _wake(world, next(tick(settled)) if ticks else settled)
+        if ticks:
+            yield from (_wake(world, ticked) for ticked in tick(settled))
+            continue
+        yield _wake(world, settled)
         # Whoever commits may do maintenance in passing.
         passing = next(settle(settled, _groups(settled), certain=True))
-        if not ticks and passing != settled:
+        if passing != settled:
             yield _wake(world, passing)
 
 

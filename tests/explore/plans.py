@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -142,16 +143,15 @@ def scene(calls: Iterable[Call]) -> tuple[Call, ...]:
     return tuple(Call.parse(step) for step in steps)
 
 
-def call(text: str, who: str) -> Call:
-    """Return a call as one session makes it."""
-    return Call.parse(text.replace("+", who.lower()))
+def call(text: str, who: str, number: int = 0) -> Call:
+    """Return the so manieth call of a session."""
+    return Call.parse(text.replace("+", f"{who.lower()}{number or ''}"))
 
 
 def generic(made: Call, who: str) -> str:
     """Return a call as CALLS has it."""
-    new = (f"{who.lower()}1", f"{who.lower()}2")
-    names = tuple("+" + name[1:] if name in new else name for name in made.names)
-    return str(replace(made, names=names))
+    own = re.compile(rf"{who.lower()}\d*(\d)")
+    return str(replace(made, names=tuple(own.sub(r"+\1", name) for name in made.names)))
 
 
 def script(text: str, who: str, begin: str = "begin", ends: Sequence[str] = ()) -> tuple[Call, ...]:
@@ -195,8 +195,8 @@ def chance(random_: random.Random, sessions: int = 3, steps: int = 4) -> Scenari
     """Return a scenario made by chance."""
     scripts: dict[str, tuple[Call, ...]] = {}
     for who in "ABCD"[:sessions]:
-        calls = [call(random_.choice(VARIANTS), who) for _ in range(random_.randint(1, steps - 1))]
-        calls = [c if c.kind != "wait" else Call("tick") for c in calls]
+        texts = random_.choices(VARIANTS[:-1], k=random_.randint(1, steps - 1))  # none waits
+        calls = [call(text, who, number) for number, text in enumerate(texts, 1)]
         begin = random_.choices(["", *BEGINS], [4, 8, 2, 1])[0]
         end = random_.choice([["commit"], ["commit"], ["rollback"], *UNUSUAL_ENDS[:2]])
         if random_.random() < 0.1:

@@ -72,6 +72,11 @@ Answer: TypeAlias = Any
 """A Failure, a scalar, or a tuple of names, of (name, id) or of Claimed."""
 
 
+def rows(answer: Answer) -> tuple[Any, ...]:
+    """Return the rows of an answer that has some."""
+    return answer if type(answer) is tuple else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a call may see at the moment at which it takes effect."""
@@ -152,8 +157,9 @@ def enqueue(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     if any(view.jobs.get(name) is None for name in after):
         yield from refused(view, answer, "P0002")
     keys = [f"key:{key}"] if key else []
-    if view.queue.dropped or view.held.intersection([*after, *keys]):
-        return
+    gone = view.queue.dropped and (view.start.queue.dropped or view.mine.queue)
+    if gone or view.held.intersection([*after, *keys]):
+        return  # if the queue was there when the call was sent, the job may be added in vain
     locked = [*keys, *(name for name in after if view.jobs[name].state in LIVE)]
     existing = [j for j in view.jobs.values() if key and j.key == key and j.state in LIVE]
     for job in existing:
@@ -321,8 +327,8 @@ def claim(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         yield from _not_claimed(view, name, job, answer)
         return
     taken = _claim(view, answer, lease)
-    if taken and taken[0] == job:
-        yield view.changed(_leased(job, answer[0], lease))
+    if taken and taken == [job]:
+        yield view.changed(_leased(taken[0], answer[0], lease))
 
 
 def _not_claimed(view: View, name: str, job: Job | None, answer: Failure) -> Iterator[Transaction]:
@@ -367,8 +373,8 @@ def _taken_back(job: Job, view: View) -> Job:
 def heartbeat(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Renew leases; one that somebody has locked stays as it is, and is not lost."""
     jobs: list[Job] = []
-    told: dict[str, int] = dict(answer) if isinstance(answer, tuple) else {}
-    if isinstance(answer, Failure) or len(told) != len(answer):
+    told: dict[str, int] = dict(rows(answer))
+    if isinstance(answer, Failure) or len(told) != len(rows(answer)):
         return
     for name in call.names:
         job = view.good(name)
@@ -404,10 +410,19 @@ def _settle(
 
 
 def complete(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
-    """End jobs with their receipts."""
+    """End a job with its receipt."""
     if not isinstance(answer, Failure):
-        names = answer if isinstance(answer, tuple) else call.names if answer else ()
-        yield from _settle(view, call, names, lambda job: end(job, "completed", view.queue))
+        yield from _completed(view, call, call.names if answer else ())
+
+
+def complete_many(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
+    """End jobs with their receipts; those that are stale are left out of the answer."""
+    if not isinstance(answer, Failure) and len(set(rows(answer))) == len(rows(answer)):
+        yield from _completed(view, call, rows(answer))
+
+
+def _completed(view: View, call: Call, names: Iterable[str]) -> Iterator[Transaction]:
+    yield from _settle(view, call, names, lambda job: end(job, "completed", view.queue))
 
 
 def complete_and_dequeue(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
@@ -420,7 +435,7 @@ def complete_and_dequeue(view: View, call: Call, answer: Answer) -> Iterator[Tra
         yield from refused(view, answer, "PQ001")
     if isinstance(answer, Failure):
         return
-    for mine in complete(view, call, call.names):
+    for mine in _completed(view, call, call.names):
         later = replace(view, mine=mine)
         yield from dequeue(later, call, answer)
 

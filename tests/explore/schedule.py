@@ -16,7 +16,7 @@ import asyncpg
 from .calls import KINDS, claimed, statement
 from .check import Blocked, Event, Fault, Killed, Returned, Sent
 from .model import Committed, Queue, World
-from .rules import Answer, Call, Failure
+from .rules import Answer, Call, Failure, rows
 from .scenario import SETUP, Scenario, Step
 
 Connection: TypeAlias = "asyncpg.Connection[Any]"
@@ -179,22 +179,24 @@ class Run:
                 await self.listen(session)
             if kind.rule is None and not kind.alone:
                 return (await connection.execute(sql.replace("$who", session.name))).upper()
-            rows = await connection.fetch(sql, *arguments)
+            answered = await connection.fetch(sql, *arguments)
         except asyncpg.PostgresError as error:
             return Failure(error.sqlstate or "")
         if call.kind == "wake":
             await connection.execute("select 1")
             await asyncio.sleep(0)
             return bool(session.notified)
-        return kind.read([tuple(row) for row in rows], self)
+        return kind.read([tuple(row) for row in answered], self)
 
     async def listen(self, session: Session) -> None:
         """Have the session listen for the queue before it sleeps."""
         session.notified.clear()
         channel = await session.connection.fetchval("select pgq_channel($1)", self.queue)
-        await session.connection.add_listener(
-            channel, lambda *told: session.notified.append(str(told[2]))
-        )
+
+        def notify(_connection: Any, _pid: int, channel: str, _payload: object) -> None:
+            session.notified.append(channel)
+
+        await session.connection.add_listener(channel, notify)
 
     async def kill(self, session: Session) -> None:
         """End the backend of a session, which gets another one."""
@@ -235,8 +237,8 @@ class Run:
             session.prepared = answer == "PREPARE TRANSACTION"
         elif session.call.kind in ("commit_prepared", "rollback_prepared"):
             session.prepared = False
-        if KINDS[session.call.kind].read is claimed and isinstance(answer, tuple):
-            for row in answer:
+        if KINDS[session.call.kind].read is claimed:
+            for row in rows(answer):
                 if row.token is not None:
                     self.tokens[session.name, row.name] = row.token
 
@@ -246,8 +248,9 @@ class Run:
             return False
         pids = {s.connection.get_server_pid(): s.name for s in self.sessions.values()}
         observer = await self.stage.connection("")
-        rows = await observer.fetch(BLOCKERS, [s.connection.get_server_pid() for s in under_way])
-        blockers = {pids[pid]: self.names_of(found, pids) for pid, found in rows}
+        waiting = [s.connection.get_server_pid() for s in under_way]
+        found = await observer.fetch(BLOCKERS, waiting)
+        blockers = {pids[pid]: self.names_of(by, pids) for pid, by in found}
         if not all(blockers.values()) or any(s.task and s.task.done() for s in under_way):
             return False
         if _has_cycle(blockers):

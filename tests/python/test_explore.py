@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import pytest
 from pgserver import Server
@@ -19,7 +20,10 @@ from tests.explore.rules import Answer, Call, Claimed, Failure
 from tests.explore.scenario import Scenario
 from tests.explore.stage import SETTINGS, prepared, stage
 
-SAMPLE = {"pairs": 40, "triples": 8, "chance": 10}
+SAMPLE = {"pairs": 30, "triples": 4, "chance": 8}
+
+
+_numbers = itertools.count(1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,28 @@ async def test_some_order_explains_every_answer(
     with capsys.disabled():
         print(next(iter(coverage.report())), flush=True)
     assert coverage.met
+
+
+async def passes(server: Server, script: str) -> None:
+    """Run one script as the explorer prints it."""
+    async with stage(server, next(_numbers)) as opened:
+        run = await opened.run(Scenario.parse(script))
+    assert run.fault is None, tell(run)
+
+
+async def test_a_heartbeat_does_not_wait_for_a_completion(explored: Server) -> None:
+    await passes(
+        explored,
+        """
+        queue: keeps=1 max_active=0
+        S: enqueue l1
+        S: claim l1
+        A: begin
+        A: complete l1
+        B: heartbeat l1
+        A: commit
+        """,
+    )
 
 
 # --- faults that are planted
@@ -108,7 +134,7 @@ async def test_a_planted_fault_is_found_and_made_small(explored: Server, name: s
     assert len(script.splitlines()) <= 1 + lines, script
     # The script says it all: it fails again, and without the fault it passes.
     for sql, fails in ((planted, True), ("", False)):
-        async with stage(explored, 1_000_000, sql) as opened:
+        async with stage(explored, next(_numbers), sql) as opened:
             again = await opened.run(Scenario.parse(script))
         assert (again.fault is not None) == fails, tell(again)
 
@@ -116,9 +142,10 @@ async def test_a_planted_fault_is_found_and_made_small(explored: Server, name: s
 # --- the oracle, on histories that are made up
 
 LEASE = 60_000
+Made: TypeAlias = "tuple[str, str, Answer] | Event"
 
 
-def history(*events: tuple[str, str, Answer] | Event, token: int = 0) -> list[Event]:
+def history(*events: Made, token: int = 0) -> list[Event]:
     """Return a history of calls that do not overlap, and other events."""
     result: list[Event] = []
     for event in events:
@@ -135,7 +162,7 @@ def history(*events: tuple[str, str, Answer] | Event, token: int = 0) -> list[Ev
 ONE = ("S", "enqueue r1", (("r1", 1),))
 TWO = ("S", "enqueue r2", (("r2", 2),))
 TAKEN = ("A", "dequeue", (Claimed("r1", 7, LEASE),))
-EXPLAINED = {
+EXPLAINED: dict[str, list[Made]] = {
     "a job is claimed": [ONE, TAKEN],
     "a claim passes by what an open transaction has": [
         ONE,
@@ -159,7 +186,7 @@ EXPLAINED = {
         ("A", "dequeue batch=9", (Claimed("g2", 8, LEASE),)),
     ],
 }
-NOT_EXPLAINED = {
+NOT_EXPLAINED: dict[str, list[Made]] = {
     "a job is claimed twice": [ONE, TAKEN, ("B", "dequeue", (Claimed("r1", 8, LEASE),))],
     "a token goes back": [
         ONE,
