@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import random
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ def chosen(options: argparse.Namespace) -> Iterator[Scenario]:
     wanted = (
         scenario for scenario in scenarios(options) if all(word in str(scenario) for word in words)
     )
-    return itertools.islice(wanted, number - 1, None, of)
+    return itertools.islice(itertools.islice(wanted, number - 1, None, of), options.skip, None)
 
 
 async def main(arguments: Sequence[str]) -> int:
@@ -69,6 +69,7 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--begin", default="begin", choices=plans.BEGINS, help="of the first one")
     parser.add_argument("--only", default="", help="scenarios with all of these words")
     parser.add_argument("--part", default="1/1", help="each so manieth scenario")
+    parser.add_argument("--skip", type=int, default=0, help="not the first so many of these")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--faults", type=int, default=5, help="stop after so many")
     parser.add_argument("--version", type=int, help="of PostgreSQL")
@@ -85,25 +86,20 @@ async def main(arguments: Sequence[str]) -> int:
     faults: dict[str, Run] = {}
     begun = time.monotonic()
     with Server(options.version, SETTINGS) as server, prepared(server):
-        async for run in explore(
-            server, wanted, random.Random(options.seed), seconds=options.seconds
-        ):
-            coverage.add(run)
-            if coverage.schedules % 500 == 0:
-                print(
-                    f"{coverage.schedules:,} schedules, {time.monotonic() - begun:.0f} s",
-                    flush=True,
-                )
-            if run.fault is None:
-                continue
-            kind = re.sub(r"\d+", "#", run.fault.why)
-            if kind in faults:
-                continue
-            small = await smallest(server, run)
-            faults[kind] = small
-            print(tell(small), flush=True)
-            if len(faults) >= options.faults:
-                break
+        chance = random.Random(options.seed)
+        runs = explore(server, wanted, chance, seconds=options.seconds)
+        async with contextlib.aclosing(runs):
+            async for run in runs:
+                coverage.add(run)
+                if coverage.schedules % 500 == 0:
+                    told = f"{coverage.schedules:,} schedules, {time.monotonic() - begun:.0f} s"
+                    print(told, flush=True)
+                if run.fault is None or run.fault.kind in faults:
+                    continue
+                faults[run.fault.kind] = small = await smallest(server, run)
+                print(tell(small), flush=True)
+                if len(faults) >= options.faults:
+                    break
     print("\n".join(coverage.report()))
     print(f"{len(faults)} faults, {time.monotonic() - begun:.0f} s, --seed {options.seed}")
     return 1 if faults else 0

@@ -87,7 +87,8 @@ class Fault:
 
     at: int
     why: str
-    worlds: tuple[World, ...]
+    kind: str = ""  # the same for faults that are probably one
+    worlds: tuple[World, ...] = ()
 
 
 def check(history: Sequence[Event], first: World | None = None) -> Fault | None:
@@ -102,7 +103,8 @@ def check(history: Sequence[Event], first: World | None = None) -> Fault | None:
                     after.append(follower)
         if not after:
             worlds = tuple(possibility.world for possibility in known)
-            return Fault(at=number, why=_describe(event, history[:number]), worlds=worlds)
+            why, kind = _describe(event, history[:number])
+            return Fault(at=number, why=why, kind=kind, worlds=worlds)
         known = after
     return None
 
@@ -116,13 +118,20 @@ def _answer_of(history: Sequence[Event], number: int) -> Answer:
     return None
 
 
-def _describe(event: Event, before: Sequence[Event]) -> str:
+def _describe(event: Event, before: Sequence[Event]) -> tuple[str, str]:
+    """Return what is wrong with an event, and of what kind that is."""
+    if isinstance(event, Later):
+        return f"no order of the calls explains {event}", "later"
+    calls = [e.call for e in before if isinstance(e, Sent) and e.who == event.who]
     if isinstance(event, Blocked):
-        return f"{event.who} must not wait for {', '.join(event.by)}"
+        why = f"{event.who}: {calls[-1]}: must not wait for {', '.join(event.by)}"
+        return why, f"{calls[-1].kind} waits"
     if isinstance(event, Returned):
-        calls = [e.call for e in before if isinstance(e, Sent) and e.who == event.who]
-        return f"{event.who}: {calls[-1]}: no order of the calls explains {event.answer!r}"
-    return f"no order of the calls explains {event!r}"
+        answer = event.answer
+        kind = answer.sqlstate if isinstance(answer, Failure) else type(answer).__name__
+        why = f"{event.who}: {calls[-1]}: no order of the calls explains {answer!r}"
+        return why, f"{calls[-1].kind} {kind}"
+    return f"no order of the calls explains {event}", "other"
 
 
 def _follow(known: Possibility, event: Event, answer: Answer) -> Iterator[Possibility]:
@@ -178,8 +187,8 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         if answer == Failure("25P02"):
             yield world
         return
-    if isinstance(answer, Failure) and _is_excused(world, mine, answer):
-        yield world.with_open(who, replace(mine, failed=True) if mine else None)
+    if isinstance(answer, Failure) and _is_excused(known, who, answer):
+        yield world.with_open(who, mine.broken() if mine else None)
         return
     rule = KINDS[call.kind].rule
     assert rule is not None
@@ -192,7 +201,7 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         tokens=pending.sent.tokens,
     )
     for changed in rule(view, call, answer):
-        after = world.with_open(who, changed)
+        after = world.with_open(who, replace(changed, calls=changed.calls + 1))
         if mine is not None:
             yield after
         elif changed.failed:
@@ -217,14 +226,17 @@ def _dropping(world: World) -> set[str]:
     return {who for who, mine in world.open.items() if mine.queue and mine.queue.dropped}
 
 
-def _is_excused(world: World, mine: Transaction | None, answer: Failure) -> bool:
-    """Tell whether the transaction itself explains an error, whatever the call is."""
-    if mine is None:
-        return False
-    if answer.sqlstate == "40001":
+def _is_excused(known: Possibility, who: str, answer: Failure) -> bool:
+    """Tell whether transactions themselves explain an error, whatever the call is."""
+    world = known.world
+    mine = world.open.get(who)
+    if answer.sqlstate == "40001" and mine is not None:
         return mine.serializable or (mine.snapshot is not None and mine.snapshot != world.base)
-    # Two transactions of several calls each may wait for one another.
-    return answer.sqlstate == "40P01" and bool(mine.touches())
+    # Transactions of several calls may wait for one another, single calls must not.
+    return answer.sqlstate == "40P01" and any(
+        transaction.calls > (other not in known.pending)
+        for other, transaction in world.open.items()
+    )
 
 
 def _may_wait(known: Possibility, event: Blocked) -> bool:
@@ -293,7 +305,7 @@ def _savepoint(world: World, who: str, answer: Answer) -> Iterator[World]:
 def _rollback_to(world: World, who: str, answer: Answer) -> Iterator[World]:
     mine = world.open.get(who)
     if mine is None or mine.saved is None:
-        yield world if mine is None else world.with_open(who, replace(mine, failed=True))
+        yield world if mine is None else world.with_open(who, mine.broken())
     elif not isinstance(answer, Failure):
         yield world.with_open(who, replace(mine.saved, saved=mine.saved))
 

@@ -65,10 +65,14 @@ async def smallest(server: Server, run: Run, planted: str = "") -> Run:
         async def fails(scenario: Scenario) -> bool:
             nonlocal found
             again = await opened.run(scenario)
-            if again.fault is not None:
-                found = again
-            return again.fault is not None
+            same = _kind(again) == _kind(run)
+            found = again if same else found
+            return same
 
         if await fails(run.executed()):
             await shrink(found.executed(), fails)
     return found
+
+
+def _kind(run: Run) -> str | None:
+    return run.fault.kind if run.fault is not None else None

@@ -69,10 +69,21 @@ class Transaction:
     saved: Transaction | None = None
     failed: bool = False
     ticks: bool = False  # it does maintenance when it commits
+    calls: int = 0
 
     def touches(self) -> frozenset[str]:
         """Return what others may have to wait for."""
         return self.locked | self.jobs.keys()
+
+    def broken(self) -> Transaction:
+        """Return the transaction after an error: all is undone up to its savepoint."""
+        return replace(
+            self.saved or Transaction(),
+            snapshot=self.snapshot,
+            serializable=self.serializable,
+            saved=self.saved,
+            failed=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from .model import (
     lost,
 )
 
+ENDED = ("completed", "cancelled", GONE)
 DELAY, LEASE = 5_000, 60_000  # ms: of fail and release; of a claim, unless it says another
 
 
@@ -74,7 +75,10 @@ Answer: TypeAlias = Any
 
 def rows(answer: Answer) -> tuple[Any, ...]:
     """Return the rows of an answer that has some."""
-    return answer if type(answer) is tuple else ()
+    if answer is None or isinstance(answer, (Failure, bool, int, str)):
+        return ()
+    found: tuple[Any, ...] = answer
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,10 @@ class View:
     @property
     def jobs(self) -> dict[str, Job]:
         """The jobs that are committed or its own."""
-        return {**self.world.base.jobs, **self.mine.jobs}
+        jobs = {**self.world.base.jobs, **self.mine.jobs}
+        if self.mine.queue is None or self.mine.queue.dropped != "force":
+            return jobs
+        return {n: j if j.state in ENDED else end(j, GONE, self.queue) for n, j in jobs.items()}
 
     @property
     def queue(self) -> Queue:
@@ -135,7 +142,7 @@ Rule: TypeAlias = Callable[[View, Call, Answer], Iterator[Transaction]]
 def refused(view: View, answer: Answer, *sqlstates: str) -> Iterator[Transaction]:
     """Explain an error that is documented for the state."""
     if isinstance(answer, Failure) and answer.sqlstate in sqlstates:
-        yield replace(view.mine, failed=True)
+        yield view.mine.broken()
 
 
 def _missing(view: View, answer: Answer) -> Iterator[Transaction]:
@@ -156,6 +163,7 @@ def enqueue(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         yield from refused(view, answer, "25001")
     if any(view.jobs.get(name) is None for name in after):
         yield from refused(view, answer, "P0002")
+        return
     keys = [f"key:{key}"] if key else []
     gone = view.queue.dropped and (view.start.queue.dropped or view.mine.queue)
     if gone or view.held.intersection([*after, *keys]):
@@ -228,7 +236,7 @@ def _room(view: View, *, at_least: bool = True) -> int:
     limit = view.world.base.queue.max_active
     if not limit:
         return 1_000_000
-    versions = [*view.world.base.jobs.values()]
+    versions = [*(view.world.base.jobs if at_least else view.jobs).values()]
     for transaction in view.world.open.values():
         versions += transaction.jobs.values()
     active = {j.name for j in versions if j.state == "active" and (at_least or not view.over(j))}
@@ -584,7 +592,7 @@ def resume(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
 
 def configure(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Change max_active."""
-    yield from _set(view, answer, max_active=call.number("max_active", 0))
+    yield from _set(view, answer, max_active=call.number("max_active", 1))
 
 
 def drop(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:

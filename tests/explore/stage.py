@@ -89,7 +89,7 @@ class Stage:
         try:
             await asyncio.wait_for(run.play(choose), PATIENCE)
         except TimeoutError:
-            run.fault = Fault(at=len(run.history), why="nothing goes on", worlds=())
+            run.fault = Fault(at=len(run.history), why="nothing goes on", kind="hang")
             await self.close()
         return run
 
@@ -116,7 +116,7 @@ class Stage:
         held = await self._held()
         for run in self.runs:
             if held and run.fault is None:
-                run.fault = Fault(at=len(run.history), why=f"still held: {held}", worlds=())
+                run.fault = Fault(at=len(run.history), why=f"still held: {held}", kind="held")
             run.fault = check(run.history, run.first) or run.fault
             with contextlib.suppress(asyncpg.UndefinedObjectError):
                 await setup.connection.fetchval(DROP, run.queue)
