@@ -10,8 +10,8 @@ PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
-    examples benchmarks $(wildcard extension/*.py)
+PGQ_CHECKED      := python/src tests/python tests/history tests/clients tests/site tools demo \
+    docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
