@@ -19,6 +19,10 @@ _JOB: Final = """json_build_object('id', id, 'token', token, 'mark', payload->>'
     'priority', priority, 'group', group_key, 'attempt', attempt,
     'expires', extract(epoch from lease_expires_at))"""
 
+_WAITS: Final = """select coalesce(json_agg(json_build_object('backend', pid, 'by', by)), '[]')
+    from pg_stat_activity, pg_blocking_pids(pid) as by
+    where datname = current_database() and cardinality(by) > 0"""
+
 
 class SqlError(Exception):
     """The server refused a statement."""
@@ -74,10 +78,20 @@ class Psql:
             raise SqlError(sqlstate)
         return lines
 
+    def has_answered(self) -> bool:
+        """Tell whether `receive` has something to read."""
+        assert self._process.stdout is not None
+        return bool(self._rest or select.select([self._process.stdout], [], [], 0)[0])
+
     def run(self, sql: str) -> list[str]:
         """Run a statement, and return the lines of its answer."""
         self.send(sql)
         return self.receive()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session has ended."""
+        return self._process.poll() is not None
 
     def close(self) -> None:
         """End the session, whatever it is doing."""
@@ -110,6 +124,10 @@ class Pending:
         except ConnectionLostError:
             client.recorder.lost(number)
             raise
+
+    def is_answered(self) -> bool:
+        """Tell whether the answer is there, or at least begins to come."""
+        return self._client.psql.has_answered()
 
     def answer(self) -> Any:
         """Wait for the answer, write it into the history, and return it."""
@@ -213,7 +231,7 @@ class Client:
 
     def start_heartbeat(self, jobs: Sequence[Mapping[str, Any]], timeout: float) -> Pending:
         """Renew leases for so many seconds."""
-        args = {**_receipts(jobs), "timeout": timeout}
+        args: dict[str, Any] = {**_receipts(jobs), "timeout": timeout}
         call = f"pgq_heartbeat({_numbers(args['ids'])}, {_numbers(args['tokens'])}, '{timeout} s')"
         pair = "json_build_array(id, extract(epoch from lease_expires_at))"
         return self.start("heartbeat", args, f"select {_list(pair)} from {call}")
@@ -246,6 +264,10 @@ class Client:
         args = {"queue": queue, "states": [*states]}
         call = f"pgq_purge({_text(queue)}, {_array(states, 'text')})"
         return self.start("purge", args, f"select to_json({call})")
+
+    def start_sample(self) -> Pending:
+        """Look who waits for whom."""
+        return self.start("sample", {}, _WAITS)
 
     def configure(self, queue: str, *, create: bool = False, **settings: Any) -> None:
         """Create a queue, or change its settings."""

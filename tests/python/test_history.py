@@ -1,0 +1,305 @@
+"""The judge of histories: what each rule catches in a naive queue, and that pgq breaks none.
+
+Each scenario forces its interleaving: a call that may wait is watched until it waits or answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from pgserver import PATIENCE, Server
+
+from tests.history.final import write_final
+from tests.history.judge import Finding, judge, report
+from tests.history.psql import Client, Pending
+from tests.history.read import read
+from tests.history.record import Recorder
+
+ROOT = Path(__file__).resolve().parents[2]
+BROKEN = ROOT / "tests" / "history" / "broken"
+TABLES = "create table effect (job bigint not null)"
+
+_numbers = itertools.count(1)
+
+Environment: TypeAlias = "dict[str, str]"
+Scenario: TypeAlias = "Callable[[Stage], None]"
+
+
+class Stage:
+    """Two programs and an observer that use a queue, and what is written of them."""
+
+    def __init__(self, clients: Iterable[Client], queue: str) -> None:
+        self.observer, self.a, self.b = clients
+        self.queue = queue
+        self.marks = (f"{queue}:{n}" for n in itertools.count(1))
+
+    def enqueue(self, client: Client, number: int = 1, **options: Any) -> Pending:
+        """Let a program enqueue jobs in one call."""
+        marks = [next(self.marks) for _ in range(number)]
+        return client.start_enqueue(marks, self.queue, **options)
+
+    def claim(self, client: Client, lease: float = 30.0) -> Any:
+        """Let a program claim a job, and wait for the answer."""
+        return client.start_dequeue(1, lease, self.queue).answer()
+
+    def claim_again(self, client: Client) -> Any:
+        """Let a program claim until it gets a job."""
+        while not (jobs := self.claim(client)):
+            pass
+        return jobs
+
+    def wait(self, pending: Pending) -> None:
+        """Return once a call has answered or waits for another session, of which a sample tells."""
+        deadline = time.monotonic() + PATIENCE
+        while not pending.is_answered() and not self.observer.start_sample().answer():
+            assert time.monotonic() < deadline
+
+    def until(self, condition: str) -> None:
+        """Wait until the server says so."""
+        deadline = time.monotonic() + PATIENCE
+        while self.observer.psql.run(f"select {condition}") != ["t"]:
+            assert time.monotonic() < deadline
+
+
+def overlapping_claims(stage: Stage) -> None:
+    """B claims while A's claim is not committed; B completes what it has got."""
+    stage.enqueue(stage.observer, 3).answer()
+    stage.a.begin()
+    assert stage.claim(stage.a)
+    claim = stage.b.start_dequeue(queue=stage.queue)
+    stage.wait(claim)
+    stage.a.commit()
+    if jobs := claim.answer():
+        stage.b.start_complete(jobs).answer()
+
+
+def death_of_a_consumer(stage: Stage) -> None:
+    """A claims and dies."""
+    stage.enqueue(stage.observer, 2).answer()
+    assert stage.claim(stage.a)
+    stage.a.close()
+
+
+def late_completion(stage: Stage) -> None:
+    """A's lease runs out, B claims the job, A completes it."""
+    stage.enqueue(stage.observer).answer()
+    late = stage.claim(stage.a, 0.001)
+    stage.claim_again(stage.b)
+    stage.a.start_complete(late).answer()
+
+
+def release_and_claim(stage: Stage) -> None:
+    """A gives a job back, so that the attempt does not count, and claims it again."""
+    stage.enqueue(stage.observer).answer()
+    (job,) = stage.claim(stage.a)
+    stage.a.start_release(job).answer()
+    stage.claim_again(stage.a)
+
+
+def claim_after_completion(stage: Stage) -> None:
+    """A completes, and B claims when A's lease would be over."""
+    stage.enqueue(stage.observer).answer()
+    (job,) = stage.claim(stage.a, 0.001)
+    stage.a.start_complete([job]).answer()
+    stage.until(f"clock_timestamp() > to_timestamp({job['expires']})")
+    stage.claim(stage.b)
+
+
+def two_priorities(stage: Stage) -> None:
+    """A is the only consumer; what is urgent came last."""
+    stage.enqueue(stage.observer).answer()
+    stage.enqueue(stage.observer, priority=5).answer()
+    for _ in range(2):
+        assert stage.claim(stage.a)
+
+
+def overlapping_claims_of_a_group(stage: Stage) -> None:
+    """B claims while A's claim of a job of the same group is not committed."""
+    stage.enqueue(stage.observer, 2, groups=["g", "g"]).answer()
+    stage.a.begin()
+    assert stage.claim(stage.a)
+    stage.claim(stage.b)
+    stage.a.commit()
+
+
+def overlapping_claims_under_a_limit(stage: Stage) -> None:
+    """One job may be active; B claims while A's claim is not committed."""
+    stage.enqueue(stage.observer, 2).answer()
+    stage.a.begin()
+    assert stage.claim(stage.a)
+    claim = stage.b.start_dequeue(queue=stage.queue)
+    stage.wait(claim)
+    stage.a.commit()
+    claim.answer()
+
+
+def overlapping_keys(stage: Stage) -> None:
+    """B enqueues with a key while A's enqueue with it is not committed."""
+    stage.a.begin()
+    stage.enqueue(stage.a, keys=["k"]).answer()
+    enqueue = stage.enqueue(stage.b, keys=["k"])
+    stage.wait(enqueue)
+    stage.a.commit()
+    enqueue.answer()
+    stage.enqueue(stage.b, keys=["k"]).answer()
+
+
+def enqueue_then_rollback(stage: Stage) -> None:
+    """A's transaction rolls back."""
+    stage.a.begin()
+    stage.enqueue(stage.a).answer()
+    stage.a.rollback()
+    stage.claim(stage.b)
+
+
+def enqueue_elsewhere_then_rollback(stage: Stage) -> None:
+    """The same, and the enqueue goes by another connection, as to a queue outside must."""
+    stage.a.begin()
+    sent, stage.a.psql = stage.a.psql, stage.observer.psql
+    stage.enqueue(stage.a).answer()
+    stage.a.psql = sent
+    stage.a.rollback()
+    stage.claim(stage.b)
+
+
+def death_before_the_commit(stage: Stage) -> None:
+    """A writes its effect and completes in one transaction, and dies in it; B does the same."""
+    _effect_twice(stage, together=True)
+
+
+def death_between_effect_and_completion(stage: Stage) -> None:
+    """A commits its effect, and dies before it completes; B does both together."""
+    _effect_twice(stage, together=False)
+
+
+def _effect_twice(stage: Stage, *, together: bool) -> None:
+    stage.enqueue(stage.observer).answer()
+    (job,) = stage.claim(stage.a, 0.001)
+    stage.a.begin()
+    stage.a.start_effect(job).answer()
+    if together:
+        stage.a.start_complete([job]).answer()
+    else:
+        stage.a.commit()
+    stage.a.close()
+    jobs = stage.claim_again(stage.b)
+    stage.b.begin()
+    stage.b.start_effect(jobs[0]).answer()
+    stage.b.start_complete(jobs).answer()
+    stage.b.commit()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A naive queue, and which rules it breaks in which scenario."""
+
+    naive: str
+    scenario: Scenario
+    breaks: set[str]
+
+    def name(self) -> str:
+        """Return the name of its test."""
+        return self.naive if self.naive != "base" else self.scenario.__name__
+
+
+CASES = [
+    Case(naive="plain_subquery", scenario=overlapping_claims, breaks={"leases", "waits"}),
+    Case(naive="rechecked_subquery", scenario=overlapping_claims, breaks={"finding", "waits"}),
+    Case(naive="select_then_update", scenario=overlapping_claims, breaks={"leases", "waits"}),
+    Case(naive="for_update", scenario=overlapping_claims, breaks={"waits"}),
+    Case(naive="delete_on_handout", scenario=death_of_a_consumer, breaks={"accounting"}),
+    Case(naive="no_fencing", scenario=late_completion, breaks={"receipts"}),
+    Case(naive="attempt_as_token", scenario=release_and_claim, breaks={"tokens"}),
+    Case(naive="reclaim_any_state", scenario=claim_after_completion, breaks={"ends"}),
+    Case(naive="unordered", scenario=two_priorities, breaks={"order"}),
+    Case(naive="group_not_exists", scenario=overlapping_claims_of_a_group, breaks={"groups"}),
+    Case(naive="limit_by_count", scenario=overlapping_claims_under_a_limit, breaks={"limits"}),
+    Case(naive="key_by_look", scenario=overlapping_keys, breaks={"keys"}),
+]
+# Naive uses of a queue that is right.
+USES = [
+    Case(naive="base", scenario=enqueue_elsewhere_then_rollback, breaks={"rollbacks"}),
+    Case(naive="base", scenario=death_between_effect_and_completion, breaks={"effects"}),
+]
+RIGHT = [enqueue_then_rollback, death_before_the_commit]
+# What the textbook queue does not have.
+MORE = [overlapping_claims_of_a_group, overlapping_claims_under_a_limit]
+LIMITED = overlapping_claims_under_a_limit
+
+
+def play(
+    directory: Path, environment: Environment, scenarios: Iterable[Scenario]
+) -> dict[str, Finding]:
+    """Play scenarios, each with a queue of its own, and judge them."""
+    recorder = Recorder(directory, "stage")
+    clients: list[Client] = []
+    try:
+        for scenario in scenarios:
+            clients = [client for client in clients if not client.psql.is_closed]
+            while len(clients) < 3:
+                clients.append(Client(recorder, environment))
+            stage = Stage(clients, scenario.__name__)
+            limit = {"max_active": 1} if scenario is LIMITED else {}
+            stage.observer.configure(stage.queue, create=True, **limit)
+            scenario(stage)
+    finally:
+        for client in clients:
+            client.close()
+    write_final(recorder, environment)
+    recorder.close()
+    return judge(read(directory))
+
+
+@pytest.fixture(scope="module")
+def database(server: Server) -> Environment:
+    """The variables of libpq of a database without pgq."""
+    server.psql("create database naive")
+    return {**server.environment(), "PGDATABASE": "naive"}
+
+
+@pytest.fixture
+def naive(server: Server, database: Environment, request: pytest.FixtureRequest) -> Environment:
+    """The variables of libpq of a fresh schema with a naive queue."""
+    name = f"{request.param}_{next(_numbers)}"
+    files = [BROKEN / f"{file}.sql" for file in dict.fromkeys(["base", request.param])]
+    scripts = [file.read_text(encoding="utf-8") for file in files]
+    path = f'create schema "{name}"; set search_path = "{name}"'
+    server.psql("; ".join([path, TABLES, *scripts]), "naive")
+    return {**database, "PGOPTIONS": f"-c search_path={name}"}
+
+
+@pytest.mark.parametrize(
+    ("naive", "case"),
+    [pytest.param(case.naive, case, id=case.name()) for case in [*CASES, *USES]],
+    indirect=["naive"],
+)
+def test_a_naive_queue_breaks_the_rule_that_is_named(
+    naive: Environment, case: Case, tmp_path: Path
+) -> None:
+    findings = play(tmp_path, naive, [case.scenario])
+    broken = {name for name, found in findings.items() if found.broken}
+    assert broken == case.breaks, report(findings)
+
+
+@pytest.mark.parametrize("naive", ["base"], indirect=True)
+def test_the_textbook_queue_breaks_none(naive: Environment, tmp_path: Path) -> None:
+    scenarios = [case.scenario for case in CASES if case.scenario not in MORE]
+    findings = play(tmp_path, naive, dict.fromkeys([*scenarios, *RIGHT]))
+    assert not any(found.broken for found in findings.values()), report(findings)
+
+
+def test_pgq_breaks_none_in_the_same_scenarios(
+    server: Server, dsn: dict[str, Any], tmp_path: Path
+) -> None:
+    server.psql(TABLES, dsn["database"])
+    environment = {**server.environment(), "PGDATABASE": dsn["database"]}
+    scenarios = dict.fromkeys([*(case.scenario for case in CASES), *RIGHT])
+    findings = play(tmp_path, environment, scenarios)
+    assert not any(found.broken for found in findings.values()), report(findings)
+    assert {name for name, found in findings.items() if not found.facts} == {"size"}
