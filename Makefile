@@ -32,7 +32,7 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site lint format docs playground reference bench freeze install uninstall installcheck \
+    test-installs test-clients test-docker test-site history lint format docs playground reference bench freeze install uninstall installcheck \
     dist deb clean
 
 help: ## list the targets
@@ -85,6 +85,9 @@ test-clients: dev-setup build ## run a program in each of nine languages, also b
 test-installs: dev-setup build ## run all tests on upgraded installations, and on those by script
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install upgraded
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install script
+
+history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)
 
 playground: dev-setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
 

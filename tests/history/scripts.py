@@ -21,6 +21,7 @@ from .psql import Client, ConnectionLostError, SqlError
 from .record import Recorder
 
 QUEUES: Final = ("work", "grouped", "limited")
+SOLE: Final = "sole"  # has one consumer
 GONE: Final = (SqlError, ConnectionLostError)
 Job = dict[str, Any]
 
@@ -100,7 +101,7 @@ class Producer(Loop):
         number = chance.choice([1, 1, 1, 5, 20])
         marks = [f"{self.recorder.process}:{self.made + n}" for n in range(number)]
         self.made += number
-        queue = chance.choice(QUEUES)
+        queue = chance.choice((*QUEUES, SOLE))
         ids: list[int] = client.start_enqueue(
             marks,
             queue,

@@ -6,6 +6,8 @@ Each scenario forces its interleaving: a call that may wait is watched until it 
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,11 +17,14 @@ from typing import Any, TypeAlias
 import pytest
 from pgserver import PATIENCE, Server
 
+from tests.history import harness, size
 from tests.history.final import write_final
 from tests.history.judge import Finding, judge, report
 from tests.history.psql import Client, Pending
 from tests.history.read import read
 from tests.history.record import Recorder
+
+from .conftest import TEMPLATE
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = ROOT / "tests" / "history" / "broken"
@@ -29,6 +34,10 @@ _numbers = itertools.count(1)
 
 Environment: TypeAlias = "dict[str, str]"
 Scenario: TypeAlias = "Callable[[Stage], None]"
+
+
+class UnboundedError(AssertionError):
+    """The tables grow beyond their bound."""
 
 
 class Stage:
@@ -77,6 +86,17 @@ def overlapping_claims(stage: Stage) -> None:
     stage.a.commit()
     if jobs := claim.answer():
         stage.b.start_complete(jobs).answer()
+
+
+def late_commit(stage: Stage) -> None:
+    """A's enqueue commits after B has claimed a job with a higher id."""
+    stage.a.begin()
+    stage.enqueue(stage.a).answer()
+    stage.enqueue(stage.observer).answer()
+    assert stage.claim(stage.b)
+    stage.a.commit()
+    for _ in range(3):
+        stage.claim(stage.b)
 
 
 def death_of_a_consumer(stage: Stage) -> None:
@@ -210,9 +230,10 @@ class Case:
 
 CASES = [
     Case(naive="plain_subquery", scenario=overlapping_claims, breaks={"leases", "waits"}),
-    Case(naive="rechecked_subquery", scenario=overlapping_claims, breaks={"finding", "waits"}),
+    Case(naive="rechecked_subquery", scenario=overlapping_claims, breaks={"waits"}),
     Case(naive="select_then_update", scenario=overlapping_claims, breaks={"leases", "waits"}),
     Case(naive="for_update", scenario=overlapping_claims, breaks={"waits"}),
+    Case(naive="id_cursor", scenario=late_commit, breaks={"finding"}),
     Case(naive="delete_on_handout", scenario=death_of_a_consumer, breaks={"accounting"}),
     Case(naive="no_fencing", scenario=late_completion, breaks={"receipts"}),
     Case(naive="attempt_as_token", scenario=release_and_claim, breaks={"tokens"}),
@@ -303,3 +324,65 @@ def test_pgq_breaks_none_in_the_same_scenarios(
     findings = play(tmp_path, environment, scenarios)
     assert not any(found.broken for found in findings.values()), report(findings)
     assert {name for name, found in findings.items() if not found.facts} == {"size"}
+
+
+def test_pgq_breaks_none_under_a_load(
+    server: Server, dsn: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int(os.environ.get("PGQ_HISTORY_SEED", "0")) or random.randrange(1, 10**9)
+    environment = {**server.environment(), "PGDATABASE": dsn["database"]}
+    harness.run(tmp_path, environment, seed, jobs=200)
+    findings = judge(read(tmp_path))
+    with capsys.disabled():
+        print(f"\nPGQ_HISTORY_SEED={seed}\n{report(findings)}", flush=True)
+    assert not any(found.broken for found in findings.values())
+    assert all(findings[name].facts for name in harness.RULES if name not in ("keys", "finding"))
+
+
+def measured(
+    server: Server, directory: Path, dsn: dict[str, Any], kind: str, load: size.Load
+) -> Finding:
+    """Return what the rule of sizes says of a backlog while a session holds the horizon."""
+    fresh = f"{dsn['database']}_fresh"
+    server.psql(f"create database {fresh} template {TEMPLATE}")
+    environments = [
+        {**server.environment(), "PGDATABASE": name} for name in (dsn["database"], fresh)
+    ]
+    recorder = Recorder(directory, "size")
+    size.run(recorder, *environments, kind=kind, hold="horizon", load=load)
+    recorder.close()
+    server.psql(f"drop database {fresh} with (force)")
+    return judge(read(directory))["size"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fails"),
+    [
+        pytest.param(
+            "paused",
+            5,
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=UnboundedError,
+                reason="core: a dense backlog in three slots leaves one, which grows without end",
+            ),
+        ),
+        pytest.param(
+            "scheduled",
+            1,
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=UnboundedError,
+                reason="core: a dense parked backlog leaves one slot to all retries, which grows",
+            ),
+        ),
+    ],
+)
+def test_tables_stay_bounded_whatever_stays_in_them(
+    server: Server, dsn: dict[str, Any], tmp_path: Path, kind: str, fails: int
+) -> None:
+    load = size.Load(backlog=2000, traffic=8000, fails=fails, slot_size=1 << 17)
+    found = measured(server, tmp_path, dsn, kind, load)
+    assert found.facts
+    if found.broken:
+        raise UnboundedError(found.broken[-1])
