@@ -154,9 +154,9 @@ class Facts:
         """Return the first moment at which a job may have come to its end."""
         calls = self.finishes.get(job_id, ())
         dead = any(row["state"] == "dead" for row in self.final.get(job_id, ()))
-        gone = not self.final.get(job_id)
-        # Dead by itself as its last lease was lost, or purged.
-        if job_id in self.revived or (gone and not calls):
+        live = any(row["state"] in LIVE for row in self.final.get(job_id, ()))
+        # Purged, cancelled with all others, or dead as its last lease was lost.
+        if job_id in self.revived or not (live or calls):
             return _EARLY
         if dead and not any(call.do == "fail" and call.outcome == "done" for call in calls):
             return _EARLY
@@ -167,11 +167,13 @@ class Facts:
             call = claimed.call
             uses = [] if claimed.token is None else self.uses[claimed.id, claimed.token]
             over = self._may_be_over(claimed, uses)
-            if call.tx is not None and call.over is not None:
-                yield Window(call.end, min(call.over, over), claimed.id, call)
+            spans: list[tuple[float, float]] = []
+            if call.over is not None:
+                spans.append((call.end, min(call.over, over)))
             if call.outcome == "done" and claimed.token is not None:
-                for begin, end in self._leases(claimed, uses):
-                    yield Window(begin, min(end, over), claimed.id, call)
+                spans += [(begin, min(end, over)) for begin, end in self._leases(claimed, uses)]
+            for begin, end in _without_undone(spans, claimed, uses):
+                yield Window(begin, end, claimed.id, call)
 
     def _may_be_over(self, claimed: Claimed, uses: Iterable[Call]) -> float:
         """Return the first moment at which a claim may have ended otherwise than by time."""
@@ -206,6 +208,24 @@ class Facts:
                 if beat.end >= sent
             ]
             yield begin, min([end, *shortest])
+
+
+def _without_undone(
+    spans: list[tuple[float, float]], claimed: Claimed, uses: Iterable[Call]
+) -> list[tuple[float, float]]:
+    """Leave out of the spans those in which a transaction, later undone, had used the receipt up.
+
+    There the same transaction may claim the job again.
+    """
+    for use in uses:
+        if use.outcome == "not" and (claimed.id, claimed.token) in use.used_up():
+            spans = [
+                part
+                for begin, end in spans
+                for part in ((begin, min(end, use.begin)), (max(begin, use.over_by), end))
+                if part[0] < part[1]
+            ]
+    return spans
 
 
 def judge_accounting(facts: Facts) -> Finding:
@@ -287,8 +307,12 @@ def judge_ends(facts: Facts) -> Finding:
 
 
 def judge_leases(facts: Facts) -> Finding:
-    """Nobody gets a job while another claim of it certainly holds."""
+    """Nobody gets a job, nor takes it back, while another claim of it certainly holds."""
     found = Finding()
+    reclaims: dict[int, list[Call]] = defaultdict(list)
+    for call in facts.history.did("reclaim"):
+        for job_id in call.answer or ():
+            reclaims[job_id].append(call)
     for job_id, claims in facts.claimed.items():
         windows = facts.windows[job_id]
         for claimed in claims:
@@ -299,6 +323,9 @@ def judge_leases(facts: Facts) -> Finding:
                 if window.claim is not call and window.begin < call.begin and call.end < window.end
             ]
             found.check(not within, f"two have job {job_id}", *within[:1], call)
+        for call in reclaims.get(job_id, ()):
+            within = [w.claim for w in windows if w.begin < call.begin and call.end < w.end]
+            found.check(not within, f"job {job_id} was taken back", *within[:1], call)
         for one in windows:
             for other in windows:
                 if one.claim is not other.claim and one.begin <= other.begin < one.end:
@@ -362,7 +389,11 @@ def judge_receipts(facts: Facts) -> Finding:
             if reasons:
                 found.check(not accepted, f"stale ({job_id}, {token}) accepted", reasons[0], use)
             holds = [w for w in good if w.begin < use.begin and use.end < w.end]
-            if holds:
+            again = any(
+                other is not use and other.begin < use.begin and other.block() == use.block()
+                for other in uses
+            )
+            if holds and not (again and use.tx is not None):
                 found.check(accepted, f"good ({job_id}, {token}) refused", holds[0].claim, use)
     return found
 
@@ -371,11 +402,11 @@ def judge_effects(facts: Facts) -> Finding:
     """What a transaction wrote with a completion is there once, and only if it committed."""
     found = Finding()
     rows = Counter(facts.history.effects)
-    by_block: dict[tuple[str, int], set[int]] = defaultdict(set)
+    by_block: dict[tuple[str, int | None], set[int]] = defaultdict(set)
     writers: dict[int, list[Call]] = defaultdict(list)
     for call in facts.history.calls:
-        if call.tx is not None and call.outcome == "done":
-            by_block[call.session, call.tx].update(call.completes())
+        if call.tx is not None:
+            by_block[call.block()].update(call.completes())
         if call.do == "effect" and call.outcome != "not":
             writers[call.args["job"]].append(call)
     for job_id, number in rows.items():
@@ -386,9 +417,14 @@ def judge_effects(facts: Facts) -> Finding:
         complete = states <= {"completed"}
         found.check(complete, f"job {job_id} has its effect, and is {states}", *by)
     for job_id, calls in writers.items():
+        completed = any(row["state"] == "completed" for row in facts.final.get(job_id, []))
+        completers = [c for c in facts.finishes.get(job_id, []) if job_id in c.completes()]
         for call in calls:
-            with_end = call.tx is not None and job_id in by_block[call.session, call.tx]
-            if call.outcome == "done" and with_end:
+            if job_id not in by_block[call.block()]:
+                continue
+            # Of an unknown outcome the job tells, if nobody else has completed it.
+            alone = completed and all(other.block() == call.block() for other in completers)
+            if call.outcome == "done" or alone:
                 found.check(rows[job_id] > 0, f"the effect of job {job_id} is lost", call)
     return found
 
@@ -638,10 +674,14 @@ def judge(history: History) -> dict[str, Finding]:
 
 def report(findings: dict[str, Finding]) -> str:
     """Tell what was looked at, and the first violations."""
-    lines: list[str] = []
-    for name, found in findings.items():
-        state = f"{len(found.broken)} BROKEN" if found.broken else "ok"
-        lines.append(f"{name:<12}{found.facts:>10,}  {state if found.facts else 'NOTHING SEEN'}")
+    lines = [
+        f"{name:<12}{found.facts:>10,}  "
+        + (f"{len(found.broken)} BROKEN" if found.broken else "ok")
+        for name, found in findings.items()
+        if found.facts
+    ]
+    if unseen := [name for name, found in findings.items() if not found.facts]:
+        lines.append(f"NOTHING SEEN by {', '.join(unseen)}")
     for name, found in findings.items():
         lines += [f"\n{name}: {text}" for text in found.broken[:SHOWN]]
     return "\n".join(lines)

@@ -21,7 +21,6 @@ Outcome = Literal["done", "not", "maybe"]
 _UNSURE: Final = re.compile("08|57P|58|XX|40003")
 _CLAIMS: Final = ("dequeue", "pop", "claim", "complete_and_dequeue")
 _ENDS: Final = ("complete", "complete_and_dequeue", "fail", "release")
-_TERMINAL: Final = ("dead", "cancelled")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +42,8 @@ class Call:
     shown_by: float = NEVER
     over: float | None = None
     """When the end of its transaction block was sent, if that was answered: it lived until then."""
+    over_by: float = NEVER
+    """When that was answered."""
 
     def __str__(self) -> str:
         told = self.answer if self.answered else self.error or "no answer"
@@ -50,6 +51,10 @@ class Call:
         block = "" if self.tx is None else f" transaction {self.tx}"
         where = f"[{self.begin:.6f}, {until}] {self.session}{block} ({self.name})"
         return f"{where} {self.do} {json.dumps(self.args)} -> {json.dumps(told)}, {self.outcome}"
+
+    def block(self) -> tuple[str, int | None]:
+        """Return its session and transaction block."""
+        return self.session, self.tx
 
     def queues(self) -> list[str]:
         """Return the queues that it names."""
@@ -78,11 +83,13 @@ class Call:
 
     def may_end(self) -> list[tuple[int, int]]:
         """Return the receipts whose leases it has ended, or perhaps has."""
-        if self.do not in _ENDS or self.outcome == "not":
+        return [] if self.outcome == "not" else self.used_up()
+
+    def used_up(self) -> list[tuple[int, int]]:
+        """Return the receipts that are used up in its transaction, or perhaps are."""
+        if self.do not in _ENDS:
             return []
-        if not self.answered:
-            return self.receipts()
-        accepted = self.accepted()
+        accepted = self.accepted() if self.answered else set(self.args["ids"])
         return [receipt for receipt in self.receipts() if receipt[0] in accepted]
 
     def may_finish(self) -> list[int]:
@@ -91,15 +98,15 @@ class Call:
             return []
         if self.do == "pop":
             return [job["id"] for job in self.jobs()]
-        if self.do == "cancel":
-            return [self.args["id"]] if not self.answered or self.answer else []
-        if self.do == "fail" and self.answered and self.answer not in _TERMINAL:
+        if self.do == "cancel":  # or asked to cancel: then another call ends the job
+            return [self.args["id"]]
+        if self.do == "release" or (self.do == "fail" and self.answer == "scheduled"):
             return []
         return [job_id for job_id, _ in self.may_end()]
 
     def completes(self) -> list[int]:
         """Return the ids of jobs that it has completed, or perhaps has."""
-        return self.may_finish() if self.do not in ("fail", "release", "cancel") else []
+        return self.may_finish() if self.do not in ("fail", "cancel") else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +215,8 @@ def _decide(calls: Iterable[Call]) -> None:
         for call in block:
             call.outcome = outcome if call.answered or outcome == "not" else "maybe"
             call.shown_from, call.shown_by = last.begin, last.end
-            call.over = last.begin if ended and last.answered else None
+            if ended and last.answered:
+                call.over, call.over_by = last.begin, last.end
 
 
 def _own(call: Call) -> Outcome:

@@ -111,9 +111,10 @@ def run(
     hold: str,
     load: Load,
 ) -> None:
-    """Let traffic pass a backlog, and note the sizes of the second half, by which it has settled.
+    """Let traffic pass a backlog, and note the sizes of the last fifth, by which it has settled.
 
-    Both databases have pgq and nothing else; in `fresh` the backlog is written once.
+    What holds locks as a dump does ends half way. Both databases have pgq and nothing else; in
+    `fresh` the backlog is written once.
     """
     setup = f"set pgq.slot_size = {load.slot_size}"
     psql = Psql(environment, setup=setup)
@@ -133,7 +134,7 @@ def run(
         _pass(psql, load)
         if number == calls // 2 and hold == "dump":
             holder.run("commit")
-        if number > calls // 2:
+        if number >= calls - calls // 5:
             recorder.note("size", bytes=measure(psql) - empty, **facts)
     recorder.note("final", jobs=0, effects=0)
     for session in (psql, holder, other):

@@ -326,6 +326,203 @@ def test_pgq_breaks_none_in_the_same_scenarios(
     assert {name for name, found in findings.items() if not found.facts} == {"size"}
 
 
+class Book:
+    """A history written by hand, of jobs in a queue "q"."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.recorder = Recorder(directory, "book")
+        self.jobs: dict[int, str] = {}
+        self.effects: list[int] = []
+
+    def tell(
+        self, do: str, answer: Any = None, tx: int | None = None, *, by: str = "a", **args: Any
+    ) -> None:
+        """Write a call and its answer."""
+        number = self.recorder.call(do, args, by, tx)
+        self.recorder.answer(number, answer)
+
+    def lose(self, do: str, tx: int | None = None, *, by: str = "a", **args: Any) -> None:
+        """Write a call that gets no answer."""
+        self.recorder.lost(self.recorder.call(do, args, by, tx))
+
+    def enqueue(self, job_id: int, tx: int | None = None) -> None:
+        """Write an enqueue of one job."""
+        self.tell("enqueue", [job_id], tx, queue="q", marks=[f"m{job_id}"], priority=0)
+        self.jobs[job_id] = "ready"
+
+    def claim(
+        self, job_id: int, token: int, tx: int | None = None, *, by: str = "a", **args: Any
+    ) -> None:
+        """Write a claim of one job for an hour."""
+        job = {"id": job_id, "token": token, "mark": f"m{job_id}", "priority": 0}
+        self.tell("dequeue", [job], tx, by=by, queue="q", batch=1, timeout=3600.0, **args)
+
+    def judge(self) -> set[str]:
+        """Write the final state and return the rules that are broken."""
+        for job_id, state in self.jobs.items():
+            row = {"id": job_id, "mark": f"m{job_id}", "queue": "q", "state": state, "key": None}
+            self.recorder.note("job", **row)
+        for job_id in self.effects:
+            self.recorder.note("effect", job=job_id)
+        self.recorder.note("final", jobs=len(self.jobs), effects=len(self.effects))
+        self.recorder.close()
+        return {name for name, found in judge(read(self.directory)).items() if found.broken}
+
+
+def a_lease_taken_back_too_early(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("reclaim", [1], queue="q")
+
+
+def a_lease_given_twice(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.claim(1, 11, by="b")
+
+
+def a_lease_that_a_crash_may_have_undone(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10, durable=False)
+    book.tell("fault", what="crash")
+    book.claim(1, 11, by="b")
+
+
+def a_durable_lease_after_a_crash(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("fault", what="crash")
+    book.claim(1, 11, by="b")
+
+
+def a_lease_under_a_clock_that_jumps(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("fault", what="clock")
+    book.claim(1, 11, by="b")
+
+
+def a_lease_that_was_perhaps_given_back(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.lose("release", ids=[1], tokens=[10])
+    book.claim(1, 11, by="b")
+
+
+def a_lease_that_a_heartbeat_has_shortened(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("heartbeat", [[1, 5.0]], ids=[1], tokens=[10], timeout=1e-9)
+    book.claim(1, 11, by="b")
+
+
+def a_release_and_a_claim_that_roll_back(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("begin", tx=1)
+    book.tell("release", [1], 1, ids=[1], tokens=[10])
+    book.claim(1, 11, 1)
+    book.tell("rollback", tx=1)
+    book.tell("complete", [1], ids=[1], tokens=[10])
+    book.jobs[1] = "completed"
+
+
+def a_lease_after_a_release_that_rolled_back(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("begin", tx=1)
+    book.tell("release", [1], 1, ids=[1], tokens=[10])
+    book.tell("rollback", tx=1)
+    book.claim(1, 11, by="b")
+
+
+def a_lost_commit_that_left_one_of_two_jobs(book: Book) -> None:
+    book.enqueue(1, 1)
+    book.enqueue(2, 1)
+    book.lose("commit", 1)
+    del book.jobs[2]
+
+
+def a_lost_commit_that_left_both(book: Book) -> None:
+    book.enqueue(1, 1)
+    book.enqueue(2, 1)
+    book.lose("commit", 1)
+
+
+def a_lost_commit_that_left_none(book: Book) -> None:
+    a_lost_commit_that_left_both(book)
+    book.jobs.clear()
+
+
+def _completion_with_a_lost_commit(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("effect", tx=1, job=1)
+    book.tell("complete", [1], 1, ids=[1], tokens=[10])
+    book.lose("commit", 1)
+
+
+def a_lost_commit_whose_completion_is_there_alone(book: Book) -> None:
+    _completion_with_a_lost_commit(book)
+    book.jobs[1] = "completed"
+
+
+def a_lost_commit_whose_effect_is_there_alone(book: Book) -> None:
+    _completion_with_a_lost_commit(book)
+    book.effects = [1]
+
+
+def a_lost_commit_of_which_all_is_there(book: Book) -> None:
+    _completion_with_a_lost_commit(book)
+    book.jobs[1] = "completed"
+    book.effects = [1]
+
+
+def a_block_without_a_commit_that_is_there(book: Book) -> None:
+    book.enqueue(1, 1)
+
+
+def a_good_receipt_refused(book: Book) -> None:
+    book.enqueue(1)
+    book.claim(1, 10)
+    book.tell("complete", [], ids=[1], tokens=[10])
+
+
+@pytest.mark.parametrize(
+    ("write", "breaks"),
+    [
+        pytest.param(write, breaks, id=getattr(write, "__name__", ""))
+        for write, breaks in (
+            (a_lease_given_twice, {"leases"}),
+            (a_lease_taken_back_too_early, {"leases"}),
+            (a_durable_lease_after_a_crash, {"leases"}),
+            (a_lease_after_a_release_that_rolled_back, {"leases"}),
+            (a_lost_commit_that_left_one_of_two_jobs, {"accounting"}),
+            (a_lost_commit_whose_completion_is_there_alone, {"effects"}),
+            (a_lost_commit_whose_effect_is_there_alone, {"effects"}),
+            (a_block_without_a_commit_that_is_there, {"rollbacks"}),
+            (a_good_receipt_refused, {"receipts"}),
+            (a_lease_that_a_crash_may_have_undone, set[str]()),
+            (a_lease_under_a_clock_that_jumps, set[str]()),
+            (a_lease_that_was_perhaps_given_back, set[str]()),
+            (a_lease_that_a_heartbeat_has_shortened, set[str]()),
+            (a_release_and_a_claim_that_roll_back, set[str]()),
+            (a_lost_commit_that_left_both, set[str]()),
+            (a_lost_commit_that_left_none, set[str]()),
+            (a_lost_commit_of_which_all_is_there, set[str]()),
+        )
+    ],
+)
+@pytest.mark.once
+def test_the_judge_trusts_only_what_is_certain(
+    write: Callable[[Book], None], breaks: set[str], tmp_path: Path
+) -> None:
+    book = Book(tmp_path)
+    write(book)
+    assert book.judge() == breaks
+
+
 def test_pgq_breaks_none_under_a_load(
     server: Server, dsn: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
