@@ -22,6 +22,9 @@ PGQ_RELEASED     := $(shell sed 's/.* //' extension/sql/released.sha256)
 PGQ_SQL_TESTS    ?= tests/sql
 PG_CONFIG        ?= pg_config
 
+# Python compiles a module once, not in each of the programs that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
 # are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path;
 # pgq._now() does not, so that it can be inlined, and names its schema instead.
