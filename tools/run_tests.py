@@ -10,9 +10,10 @@ What a suite prints goes to a file in .cache/log; one that runs alone prints it,
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
 "core: ": such a fault is known. Tests with the mark "once" run on PostgreSQL 18 only, beside the
-others when all are to run; with --once also if 18 is not asked for. pytest finds the version to
-test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients,
-which need languages that others do not have, are tested only when they are asked for.
+others when all are to run. With --once, which is for another Python, they run also if 18 is not
+asked for, except those that are "constant". pytest finds the version to test in PGQ_TEST_VERSION,
+and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which need languages that
+others do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -193,7 +194,7 @@ def main() -> int:
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "clients"])
-    parser.add_argument("--once", action="store_true", help="with those of the mark, on 18")
+    parser.add_argument("--once", action="store_true", help="also what needs each Python, on 18")
     parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
@@ -207,7 +208,7 @@ def main() -> int:
         for version in usual:
             plan += _runs(suite, version, options.arguments)
         if suite == "python" and options.once and _NEWEST not in usual:
-            plan += _parts(_NEWEST, ["once"], _python_parts())
+            plan += _parts(_NEWEST, ["once and not constant"], _python_parts())
     for version in options.sql:
         plan.append(partial(_run_sql_around, version, options.arguments))
 
@@ -317,7 +318,8 @@ def run_pytest(
     """Run pytest over the tests of a suite with the chosen marks; they start their own servers."""
     marks = [chosen] if chosen else []
     marks += ["not extension"] if os.environ[INSTALL] == "script" else []
-    command = [sys.executable, "-m", "pytest", "-rfEsxX", "--durations=30", "-m", " and ".join(marks)]
+    command = [sys.executable, "-m", "pytest", "-rfEsxX", "--durations=30"]
+    command += ["-m", " and ".join(marks)]
     command += _with_default(arguments, f"tests/{suite.name}")
     variables = {**os.environ, "PGQ_TEST_VERSION": str(version)}
     outcome = Outcome(suite=suite.name, version=version, part=part)

@@ -328,6 +328,7 @@ async def test_jobs_go_on_where_they_were(
 
 
 @pytest.mark.once
+@pytest.mark.constant
 async def test_jobs_go_on_after_pg_upgrade() -> None:
     with Server(16, {"fsync": "off"}) as old, Server(18, {"fsync": "off"}) as new:
         old.psql(f"create role {QUOTED_ROLE}; {INSTALL}")
@@ -498,6 +499,7 @@ def test_the_jobs_can_be_left_out(server: Server, run: Run, target: str) -> None
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
     server.psql(f"create database shop template {TEMPLATE}")
     server.psql("select pgq_enqueue('0'); select pgq_schedule('s', '* * * * *')", database="shop")

@@ -161,6 +161,7 @@ def list_make_targets() -> list[str]:
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_make_help_tells_of_each_target() -> None:
     makefile = read("Makefile").replace("\\\n", "")
     [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
@@ -168,6 +169,7 @@ def test_make_help_tells_of_each_target() -> None:
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_the_make_targets_exist() -> None:
     shell = "\n".join(snippets(README, "sh"))
     named = set(re.findall(r"^(?:sudo )?make ([a-z-]+)", shell, re.MULTILINE))
@@ -176,6 +178,7 @@ def test_the_make_targets_exist() -> None:
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     workflows = [*(ROOT / ".github" / "workflows").glob("*.yml")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in workflows)
@@ -189,12 +192,14 @@ def test_the_workflows_call_all_make_targets_that_check_something() -> None:
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_make_does_one_target_after_the_other() -> None:
     """As `make -j8 build` shall not build a wheel before its tools are there."""
     assert re.search(r"^\.NOTPARALLEL:$", read("Makefile"), re.MULTILINE)
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     pg_config: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +225,7 @@ def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
 
 
 @pytest.mark.once
+@pytest.mark.constant
 def test_make_installcheck_runs_the_tests_on_a_running_server(tmp_path: Path) -> None:
     pg_prove, variables = bootstrap.pg_prove()
     program = tmp_path / "pg_prove"
