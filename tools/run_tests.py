@@ -4,9 +4,9 @@
         [--only sql|python|clients] [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
-and way of installation. The pytest suite runs in two parts. Three suites run at a time. Each prints
-one line as it ends; at the end come the failures in full, how to run only those, and the counts.
-What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
+and way of installation. The pytest suite runs in four parts. Three suites run at a time. Each
+prints one line as it ends; at the end come the failures in full, how to run only those, and the
+counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
 "core: ": such a fault is known. Tests with the mark "once" run on PostgreSQL 18 only, beside the
@@ -108,6 +108,7 @@ class Surroundings:
 
 
 _AT_A_TIME = 3
+_PARTS = 4
 
 _USUAL = Surroundings()
 _UNUSUAL = {
@@ -275,10 +276,10 @@ def _parts(version: int, marks: Sequence[str], parts: Sequence[Sequence[str]]) -
 
 
 def _python_parts() -> list[list[str]]:
-    """Return the files of the pytest suite in two parts, one of which may run beside the other."""
+    """Return the files of the pytest suite in parts, so small that none runs alone for long."""
     files = sorted((bootstrap.ROOT / "tests" / "python").glob("test_*.py"))
     names = [str(file.relative_to(bootstrap.ROOT)) for file in files]
-    return [names[0::2], names[1::2]]
+    return [names[first::_PARTS] for first in range(_PARTS)]
 
 
 def _run_sql_around(version: int, arguments: Sequence[str], *, aloud: bool) -> Outcome:
