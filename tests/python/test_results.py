@@ -93,7 +93,7 @@ async def test_a_job_is_found_at_every_moment_while_it_moves(
 
     with turning(dsn):
         async with started(look()) as looking:
-            for _ in range(300):
+            for _ in range(120):
                 (receipt,) = await until(claim)
                 await a.execute("select pgq_release($1, $2)", *receipt)
                 (receipt,) = await until(claim)
