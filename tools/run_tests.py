@@ -9,11 +9,11 @@ prints one line as it ends; at the end come the failures in full, how to run onl
 counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
-"core: ": such a fault is known. Tests with the mark "once" run on PostgreSQL 18 only, beside the
-others when all are to run. With --once, which is for another Python, they run also if 18 is not
-asked for, except those that are "constant". pytest finds the version to test in PGQ_TEST_VERSION,
-and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which need languages that
-others do not have, are tested only when they are asked for.
+"core: ": such a fault is known. Tests with the mark "once" or "constant" run on PostgreSQL 18 only,
+beside the others when all are to run. With --once, which is for another Python, those with the mark
+"once" run also if 18 is not asked for. pytest finds the version to test in PGQ_TEST_VERSION, and in
+PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which need languages that others
+do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "clients"])
-    parser.add_argument("--once", action="store_true", help="also what needs each Python, on 18")
+    parser.add_argument("--once", action="store_true", help="also those of that mark, on 18")
     parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
@@ -209,7 +209,7 @@ def main() -> int:
         for version in usual:
             plan += _runs(suite, version, options.arguments)
         if suite == "python" and options.once and _NEWEST not in usual:
-            plan += _parts(_NEWEST, ["once and not constant"], _python_parts())
+            plan += _parts(_NEWEST, ["once"], _python_parts())
     for version in options.sql:
         plan.append(partial(_run_sql_around, version, options.arguments))
 
@@ -258,9 +258,10 @@ def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Run]:
         return [partial(run_sql, version, arguments)]
     if suite == "clients":
         return [partial(run_pytest, CLIENTS, version, arguments)]
-    marks = ["not once"]
+    each, newest = "not once and not constant", "once or constant"
+    marks = [each]
     if version == _NEWEST:
-        marks = [""] if arguments else ["not once", "once"]
+        marks = [""] if arguments else [each, newest]
     parts = [arguments] if arguments else _python_parts()
     return _parts(version, marks, parts)
 
@@ -317,7 +318,7 @@ def run_pytest(
     aloud: bool,
 ) -> Outcome:
     """Run pytest over the tests of a suite with the chosen marks; they start their own servers."""
-    marks = [chosen] if chosen else []
+    marks = [f"({chosen})"] if chosen else []
     marks += ["not extension"] if os.environ[INSTALL] == "script" else []
     command = [sys.executable, "-m", "pytest", "-rfEsxX", "--durations=30"]
     command += ["-m", " and ".join(marks)]

@@ -327,7 +327,6 @@ async def test_jobs_go_on_where_they_were(
         await check_life(session, receipts, last, skipped=16_000_000)
 
 
-@pytest.mark.once
 @pytest.mark.constant
 async def test_jobs_go_on_after_pg_upgrade() -> None:
     with Server(16, {"fsync": "off"}) as old, Server(18, {"fsync": "off"}) as new:
@@ -498,7 +497,6 @@ def test_the_jobs_can_be_left_out(server: Server, run: Run, target: str) -> None
     assert server.psql("select payload from pgq_dequeue()", database=target) == "0"
 
 
-@pytest.mark.once
 @pytest.mark.constant
 def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
     server.psql(f"create database shop template {TEMPLATE}")

@@ -92,7 +92,6 @@ async def test_a_long_error_fails_its_job_and_is_shortened(mean: Connection) -> 
     assert dead["last_error"] == "a" * 10_000 + " [123456 characters] " + "c" * 10_000
 
 
-@pytest.mark.once
 @pytest.mark.constant
 @pytest.mark.parametrize(
     ("call", "value"),
@@ -148,7 +147,6 @@ async def test_the_description_of_a_queue_has_10000_characters_at_most(mean: Con
     assert refused == '22023 "description" must have at most 10000 characters, not 10001'
 
 
-@pytest.mark.once
 @pytest.mark.constant
 async def test_the_largest_payload_can_be_read_as_text(mean: Connection) -> None:
     """With characters that are written as six each, of which the text of a row doubles one."""
