@@ -43,6 +43,22 @@ def test_a_tree_with_such_a_program_is_not_kept(
     assert not (tmp_path / "tree").exists()
 
 
+def test_a_program_that_is_newer_than_a_library_is_refused_with_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "CACHE", tmp_path)
+
+    def fill(place: Path) -> None:
+        program = Path(shutil.copy("/bin/true", place))
+        code = re.sub(rb"\0GLIBC_\d", b"\\0GLIBC_9", program.read_bytes())
+        program.write_bytes(code)
+
+    with pytest.raises(BootstrapError) as caught:
+        bootstrap.build(tmp_path / "tree", fill)
+    told = r"true needs (libc\.so\.6 with GLIBC_9\S+(, )?)+: this system is too old for it"
+    assert re.fullmatch(told, str(caught.value))
+
+
 LISTS = sorted((bootstrap.ROOT / "requirements").glob("*.in"))
 
 
