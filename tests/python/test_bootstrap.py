@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shutil
+import signal
+import sys
 from pathlib import Path
 
 import bootstrap
 import fresh
 import pytest
 from bootstrap import BootstrapError
+
+from .sessions import within
+from .workers import is_gone
 
 pytestmark = pytest.mark.once
 
@@ -99,3 +106,28 @@ def test_only_root_can_make_fresh_systems(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.argv", ["fresh.py", "--", "true"])
     with pytest.raises(SystemExit, match="only root can make such systems"):
         fresh.main()
+
+
+async def test_a_fresh_system_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) -> None:
+    programs = {
+        "mmdebstrap": '[ "$1" = --version ] && exit; sleep 600 & echo $!; wait',
+        "apt-config": "",
+        "apt-get": "",
+    }
+    for name, script in programs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        program.chmod(0o755)
+    as_root = "import os, fresh; os.geteuid = lambda: 0; fresh.main()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", as_root, "--", "true"),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(fresh.__file__).parent,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert process.stdout is not None
+    assert await within(process.stdout.readline()) == b"making bookworm\n"
+    pid = int(await within(process.stdout.readline()))
+    process.terminate()
+    assert await within(process.wait()) == 128 + signal.SIGTERM
+    await is_gone(pid)
