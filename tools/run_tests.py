@@ -3,7 +3,7 @@
     python tools/run_tests.py [--version 18]... [--sql 17]... [--once]
         [--only sql|python|clients] [--install extension|upgraded|script] [-- argument ...]
 
-On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
+On the versions of --sql the pgTAP suite runs, on 14 and 17 in other surroundings: settings, locale
 and way of installation. The pytest suite runs in four parts. Three suites run at a time. Each
 prints one line as it ends; at the end come the failures in full, how to run only those, and the
 counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
@@ -11,9 +11,10 @@ Arguments after `--` go to pg_prove or pytest; with a file among them only that 
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
 "core: ": such a fault is known. Tests with the mark "once" or "constant" run on PostgreSQL 18 only,
 beside the others when all are to run. With --once, which is for another Python, those with the mark
-"once" run also if 18 is not asked for. pytest finds the version to test in PGQ_TEST_VERSION, and in
-PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients, which need languages that others
-do not have, are tested only when they are asked for.
+"once" run also if 18 is not asked for, and those with the mark "server" are left out. pytest finds
+the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see
+pginstall.py. The clients, which need languages that others do not have, are tested only when they
+are asked for.
 """
 
 import argparse
@@ -112,7 +113,7 @@ _PARTS = 4
 
 _USUAL = Surroundings()
 _UNUSUAL = {
-    15: Surroundings(
+    14: Surroundings(
         settings={"plan_cache_mode": "force_generic_plan", "max_prepared_transactions": "10"},
         install="script",
     ),
@@ -207,7 +208,7 @@ def main() -> int:
     # What takes longest begins first.
     for suite in [options.only] if options.only else ["python", "sql"]:
         for version in usual:
-            plan += _runs(suite, version, options.arguments)
+            plan += _runs(suite, version, options.arguments, again=options.once)
         if suite == "python" and options.once and _NEWEST not in usual:
             plan += _parts(_NEWEST, ["once"], _python_parts())
     for version in options.sql:
@@ -252,13 +253,15 @@ def report(outcomes: Sequence[Outcome], *, with_details: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Run]:
+def _runs(suite: str, version: int, arguments: Sequence[str], *, again: bool) -> list[Run]:
     """Return what runs a suite on a version, in one part or more."""
     if suite == "sql":
         return [partial(run_sql, version, arguments)]
     if suite == "clients":
         return [partial(run_pytest, CLIENTS, version, arguments)]
     each, newest = "not once and not constant", "once or constant"
+    if again:
+        each += " and not server"
     marks = [each]
     if version == _NEWEST:
         marks = [""] if arguments else [each, newest]

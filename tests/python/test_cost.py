@@ -19,6 +19,8 @@ from .sessions import (
     settle_all,
 )
 
+pytestmark = pytest.mark.server
+
 CLAIM = "explain (analyze, buffers, timing off, format json) select * from pgq_dequeue(10, '1 h')"
 MILLION = 1_000_000
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}

@@ -39,7 +39,7 @@ from .sessions import (
 Rows: TypeAlias = "dict[str, list[str]]"
 Run: TypeAlias = "Callable[..., str]"
 
-pytestmark = pytest.mark.extension
+pytestmark = [pytest.mark.extension, pytest.mark.server]
 
 SOURCE: Final = "Source of dumps"
 INSTALL: Final = "create extension pgq"

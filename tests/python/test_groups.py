@@ -31,6 +31,8 @@ from .sessions import (
     without_grab,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 ONE = "select pgq_enqueue(to_jsonb($1::text), group_key => $1)"
 MANY = """

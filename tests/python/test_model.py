@@ -23,6 +23,8 @@ import pytest
 
 from .sessions import Connection, Dsn, complete, sessions, turning, until
 
+pytestmark = pytest.mark.server
+
 SESSIONS = 10
 MOST_JOBS = 1500
 DEQUEUE = "select * from pgq_dequeue($1, $2::int * interval '1 ms')"

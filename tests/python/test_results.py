@@ -24,6 +24,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 COMPLETE = "select pgq_complete($1::bigint[], $2::bigint[], $3::text[]::jsonb[])"
 RESULTS = "select result from pgq.archive order by id"

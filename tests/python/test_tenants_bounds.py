@@ -14,6 +14,8 @@ from pgserver import Server
 
 from .sessions import Connection, Dsn, files, sessions, stop_clock
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 # Values with 68 MB of text: of the longest numbers, 8 kB in memory, and 200 bytes when compressed.
 NUMBERS = "(select jsonb_agg(1e131071) from generate_series(1, 520))"
