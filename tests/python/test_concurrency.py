@@ -30,6 +30,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 # c looks on, and must not be made to wait.
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 
@@ -280,16 +282,10 @@ async def test_a_checkpoint_is_kept_wherever_the_job_has_been_moved(
 async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connection) -> None:
     ids = await enqueue(a, 20_000)
     early = ids[:2000]
+    now = await stop_clock(a)
     for _ in range(20):
         await dequeue(a, 100, "300 ms")
-
-    async def expired() -> bool:
-        result: bool = await a.fetchval(
-            "select max(lease_expires_at) <= clock_timestamp() from pgq.job"
-        )
-        return result
-
-    await until(expired)
+    await stop_clock(a, now + timedelta(seconds=1))
     seen: list[int] = []
 
     async def all_came() -> bool:
@@ -298,7 +294,7 @@ async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connec
         await complete(a, receipts)
         return early[-1] in seen
 
-    await until(all_came, 5, 0)
+    await until(all_came, pause=0)
     back = [job_id for job_id in seen if job_id <= early[-1]]
     assert back == early
     first, last = seen.index(early[0]), seen.index(early[-1])
@@ -402,7 +398,7 @@ async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floo
             async def expired_came(consumer: Connection = old) -> bool:
                 return any(job_id in ids[:400] for job_id, _ in await dequeue(consumer))
 
-            await until(expired_came, 4)
+            await until(expired_came)
 
 
 async def test_a_look_into_an_empty_slot_counts_under_serializable(
@@ -509,7 +505,7 @@ async def test_a_stale_receipt_changes_nothing_while_the_new_holder_works(
         fresh.extend(await dequeue(b))
         return bool(fresh)
 
-    await until(claimed, 3)
+    await until(claimed)
     assert fresh[0][0] == job_id
     assert fresh[0][1] > stale[1]
     # Also while the new holder's transaction is open.

@@ -514,7 +514,7 @@ def a_good_receipt_refused(book: Book) -> None:
         )
     ],
 )
-@pytest.mark.once
+@pytest.mark.constant
 def test_the_judge_trusts_only_what_is_certain(
     write: Callable[[Book], None], breaks: set[str], tmp_path: Path
 ) -> None:

@@ -26,6 +26,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 
 
