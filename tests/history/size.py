@@ -56,6 +56,10 @@ def add(psql: Psql, queue: str, number: int, more: str = "") -> None:
         psql.run("select pgq_maintain()")
 
 
+def _none(_: Psql, __: int) -> None:
+    pass
+
+
 def _paused(psql: Psql, number: int) -> None:
     psql.run("select pgq_pause('backlog')")
     add(psql, "backlog", number)
@@ -77,6 +81,7 @@ def _leased(psql: Psql, number: int) -> None:
 
 
 BACKLOGS: Final[dict[str, Callable[[Psql, int], None]]] = {
+    "none": _none,
     "paused": _paused,
     "scheduled": _scheduled,
     "grouped": _grouped,

@@ -555,6 +555,7 @@ def measured(
 @pytest.mark.parametrize(
     ("kind", "fails"),
     [
+        ("none", 5),
         pytest.param(
             "paused",
             5,
