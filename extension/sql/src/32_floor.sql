@@ -171,8 +171,10 @@ begin
                     where j.lane = l.id and j.{key} > f.base and j.{key} <= f.floor
                       and (j.lease_expires_at is null
                            or (j.lease_expires_at <= p_now and j.cancel_requested is null
-                               and j.lease_ms > 0
-                               and j.attempt < coalesce(j.max_attempts, q.max_attempts)))
+                               and j.attempt < coalesce(j.max_attempts, q.max_attempts)
+                               and (j.lease_ms > 0 or pgq._is_backoff_over(
+                                       j.lane, j.attempt, j.token, j.lease_expires_at, p_now
+                                   ))))
                     order by j.{key}
                     limit 1
                ) j (key);

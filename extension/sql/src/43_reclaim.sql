@@ -9,10 +9,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._remove(p_slot, p_lane, p_id);
+    v_delay constant interval := case when v_job.lease_ms > 0 then interval '0' end;
 begin
-    v_job.lease_ms := case when v_job.lease_ms > 0 then 0 else -1 end;
+    v_job.lease_ms := 0;
     perform pgq._put_back(
-        v_job, case when v_job.lease_ms = 0 then interval '0' end,
+        v_job, v_delay,
         format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
                v_job.attempt, coalesce(left(v_job.worker, 200), 'unnamed')),
         true
