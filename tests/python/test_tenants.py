@@ -328,6 +328,29 @@ async def test_lanes_of_a_dropped_queue_stay_while_somebody_may_know_them(
     assert await b.fetchval(LEFT) == 0
 
 
+async def test_a_tick_leaves_dropped_queues_alone_while_somebody_may_know_their_lanes(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("begin; select pgq_enqueue('1')")
+    await b.execute("select pgq_create_queue('q'), pgq_drop_queue('q')")
+    await maintain(b, 2)
+    await b.execute("alter function pgq._empty_dropped rename to _empty_dropped_more")
+    await maintain(b)
+    await a.execute("commit")
+    with pytest.raises(asyncpg.UndefinedFunctionError):
+        await maintain(b)
+
+
+async def test_a_tick_forgets_twenty_dropped_queues_at_most(b: Connection) -> None:
+    await b.execute("""
+        select pgq_create_queue(n::text) from generate_series(1, 30) n;
+        select pgq_drop_queue(n::text) from generate_series(1, 30) n;
+    """)
+    for left in (10, 0):
+        await maintain(b)
+        assert await b.fetchval("select count(*) from pgq.dropped") == left
+
+
 @pytest.mark.parametrize("settings", ["", ", run_at => now() + '1 hour'", ", group_keys => '{g}'"])
 async def test_a_drop_fails_at_its_commit_if_jobs_have_come_since(
     a: Connection, b: Connection, settings: str
