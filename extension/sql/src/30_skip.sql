@@ -34,18 +34,18 @@ $$;
 comment on function pgq._skip(text, text, integer, text) is
 'leaves a job, group or schedule out of the ticks for ten minutes';
 
-create function pgq._is_skipped(p_kind text, p_key text)
-returns boolean
+create function pgq._skips(p_kind text)
+returns text[]
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgq.skipped s where s.kind = p_kind and s.key = p_key);
+    return array(select s.key from pgq.skipped s where s.kind = p_kind);
 end
 $$;
-comment on function pgq._is_skipped(text, text) is
-'whether ticks leave out a job, group or schedule';
+comment on function pgq._skips(text) is
+'the jobs, groups or schedules that ticks leave out. Ask in a sub-select: once, not for each row';
 
 create function pgq._forget_skipped(p_now timestamptz)
 returns void

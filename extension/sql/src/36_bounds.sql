@@ -224,7 +224,7 @@ begin
         begin
             for v_job in
                 select o.* from unnest(pgq._slots()) s, pgq._find_overdue(s, p_now) o
-                 where not pgq._is_skipped('job', o.id::text)
+                 where o.id::text <> all ((select pgq._skips('job'))::text[])
             loop
                 perform pgq._expire(v_job);
             end loop;

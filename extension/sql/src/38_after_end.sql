@@ -160,7 +160,7 @@ begin
         begin
             for v_waiter in
                 select distinct w.* from unnest(p_job_ids, p_lanes) w (id, lane)
-                 where not pgq._is_skipped('job', w.id::text)
+                 where w.id::text <> all ((select pgq._skips('job'))::text[])
             loop
                 perform pgq._kill_waiter(v_waiter.id, v_waiter.lane);
             end loop;
@@ -175,7 +175,7 @@ begin
     end loop;
     insert into pgq.waiter_hint (job_id, lane)
     select -w.id, w.lane from unnest(p_job_ids, p_lanes) w (id, lane)
-     where pgq._is_skipped('job', w.id::text);
+     where w.id::text = any ((select pgq._skips('job'))::text[]);
 end
 $$;
 comment on function pgq._kill_waiters(bigint[], integer[]) is
@@ -249,7 +249,8 @@ begin
         select l from pgq._lock_groups(
             array(
                 select distinct abs(h.job_id) from pgq.waiter_hint h
-                 where not pgq._is_skipped('job', abs(h.job_id)::text) limit 1000
+                 where abs(h.job_id)::text <> all ((select pgq._skips('job'))::text[])
+                 limit 1000
             ), true
         ) l
     );

@@ -253,7 +253,9 @@ begin
         v_groups := array(
             select g from pgq._lock_groups(array(
                 select distinct h.group_id from pgq.group_hint h
-                 where h.id >= 0 and not pgq._is_skipped('group', h.group_id::text) limit 1000
+                 where h.id >= 0
+                   and h.group_id::text <> all ((select pgq._skips('group'))::text[])
+                 limit 1000
             ), true) g
         );
         if v_groups = '{}' then

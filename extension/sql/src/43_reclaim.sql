@@ -51,7 +51,7 @@ begin
                                select h.* from pgq._expired_holders(v_slot, v_now) h
                                 where v_by_permit
                            ) e
-                     where not pgq._is_skipped('job', e.id::text)
+                     where e.id::text <> all ((select pgq._skips('job'))::text[])
                      limit v_left
                 loop
                     perform pgq._take_back(v_slot, v_expired.lane, v_expired.id);

@@ -144,7 +144,7 @@ begin
                        (select l.id from pgq.lane l where l.queue_id = q.id limit 1) as lane
                   from pgq.schedule s join pgq.queue q on q.id = s.queue_id
                  where s.next_at <= p_now and not s.paused
-                   and not pgq._is_skipped('schedule', s.name)
+                   and s.name <> all ((select pgq._skips('schedule'))::text[])
                  order by s.next_at limit 100 for update of s skip locked
             loop
                 perform pgq._fire_if_due(v_due.schedule, v_due.queue, p_now);
