@@ -32,6 +32,7 @@ declare
     v_now constant timestamptz := pgq._now();
     -- Seldom: to look at all permits takes long where there are thousands.
     v_by_permit constant boolean := p_exhausted and random() < 0.05;
+    v_skips text[] := pgq._skips('job');
     v_ids bigint[]; v_left integer; v_slot smallint; v_expired record;
 begin
     for v_try in {tries} loop
@@ -51,7 +52,7 @@ begin
                                select h.* from pgq._expired_holders(v_slot, v_now) h
                                 where v_by_permit
                            ) e
-                     where e.id::text <> all ((select pgq._skips('job'))::text[])
+                     where e.id::text <> all (v_skips)
                      limit v_left
                 loop
                     perform pgq._take_back(v_slot, v_expired.lane, v_expired.id);
@@ -65,7 +66,8 @@ begin
                 if v_expired is null then
                     raise;
                 end if;
-                perform pgq._skip('job', v_expired.id::text, v_expired.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('job', v_expired.id::text, v_expired.lane, sqlstate, sqlerrm);
         end;
     end loop;
 end

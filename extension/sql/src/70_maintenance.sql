@@ -236,12 +236,15 @@ declare
     v_ids bigint[] := p_ids;
     v_half integer;
     v_lane integer;
-    v_error text;
+    v_state text; v_error text;
 begin
     begin
         return pgq._move(p_from, p_to, p_now, p_ids);
     exception
+        when disk_full then
+            return false;
         when {fault_of_one} then
+            v_state := sqlstate;
             v_error := sqlerrm;
     end;
     if v_ids is null then
@@ -249,7 +252,7 @@ begin
     end if;
     if cardinality(v_ids) < 2 then
         select j.lane into v_lane from pgq.job j where j.slot = p_from and j.id = v_ids[1];
-        perform pgq._skip('job', v_ids[1]::text, v_lane, v_error);
+        perform pgq._skip('job', v_ids[1]::text, v_lane, v_state, v_error);
         return false;
     end if;
     v_half := cardinality(v_ids) / 2;
