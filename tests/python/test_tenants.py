@@ -547,6 +547,39 @@ async def test_nobody_waits_for_a_lane_that_is_not_committed(a: Connection, b: C
     await a.execute("commit")
 
 
+async def test_advisory_locks_of_a_stranger_refuse_nobody_a_lane(
+    tenants: list[Tenant], a: Connection
+) -> None:
+    ann, _ = tenants
+    await a.execute("""
+        insert into pgq.lane (id, queue_id, priority, queue)
+        select n, -1, 0, 'all others' from generate_series(4, 65534) n;
+        select setval('pgq.lane_id', 65534)
+    """)
+    await ann.session.execute("select pg_advisory_lock(1885826919, 65535)")
+    assert await a.fetchval("select pgq_enqueue('1', priority => 5)") > 0
+    assert await a.fetchval("select id from pgq.lane where priority = 5") == 65535
+
+
+async def test_advisory_locks_of_a_stranger_hide_no_job_below_a_claim_position(
+    tenants: list[Tenant], a: Connection, b: Connection
+) -> None:
+    ann, _ = tenants
+    await a.execute("begin isolation level repeatable read; select from pgq.ring")
+    await b.execute("""
+        insert into pgq.floor_4 (n, lane, floor, base, mark)
+        select nextval('pgq.floor_n'), l.id, f.us, f.us, f.us
+          from pgq.lane l, pgq._us(pgq._now() + '1 hour') f (us) where l.queue = 'default'
+    """)
+    await ann.session.execute("select pg_advisory_lock(1885826918, 1)")
+    job_id = await a.fetchval("select pgq_enqueue('1', run_at => pgq._now() + '1 ms')")
+    await ann.session.execute("select pg_advisory_unlock(1885826918, 1)")
+    await maintain(b)
+    await a.execute("commit")
+    await maintain(b)
+    assert await b.fetchval("select id from pgq_dequeue()") == job_id
+
+
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
