@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -21,6 +22,7 @@ from .sessions import (
     sessions,
     settle_all,
     started,
+    stop_clock,
     until,
     waiting,
     within,
@@ -565,6 +567,7 @@ async def test_advisory_locks_of_a_stranger_hide_no_job_below_a_claim_position(
     tenants: list[Tenant], a: Connection, b: Connection
 ) -> None:
     ann, _ = tenants
+    now = await stop_clock(b)
     await a.execute("begin isolation level repeatable read; select from pgq.ring")
     await b.execute("""
         insert into pgq.floor_4 (n, lane, floor, base, mark)
@@ -576,6 +579,7 @@ async def test_advisory_locks_of_a_stranger_hide_no_job_below_a_claim_position(
     await ann.session.execute("select pg_advisory_unlock(1885826918, 1)")
     await maintain(b)
     await a.execute("commit")
+    await stop_clock(b, now + timedelta(seconds=1))
     await maintain(b)
     assert await b.fetchval("select id from pgq_dequeue()") == job_id
 
