@@ -430,6 +430,27 @@ async def test_a_grant_beside_an_open_one_of_the_owner_is_left_to_a_tick(
     assert await c.fetchval("select count(*) from pgq.errand") == 0
 
 
+async def test_a_grant_that_is_refused_fails_no_commit_of_a_stranger(
+    c: Connection, tenants: list[Tenant]
+) -> None:
+    ann, bob = tenants
+    await c.execute("""
+        create function refuse() returns event_trigger language plpgsql as $$
+        begin raise 'no grants today'; end $$
+    """)
+    await c.execute("begin")
+    await c.execute(ann.filled("select pgq_grant('{q}', '{guest}', '{enqueue}')"))
+    await bob.session.execute(bob.filled("select pgq_grant('{q}', '{guest}', '{enqueue}')"))
+    await c.execute("rollback")
+    assert await c.fetchval("select count(*) from pgq.errand") == 1
+    await c.execute("""
+        create event trigger refuse on ddl_command_start when tag in ('GRANT')
+            execute function refuse()
+    """)
+    await maintain(ann.session)
+    assert await c.fetchval("select count(*) from pgq.errand") == 0
+
+
 async def test_a_name_of_a_schedule_that_somebody_is_about_to_take_fails_soon(
     tenants: list[Tenant],
 ) -> None:
