@@ -312,6 +312,19 @@ async def test_a_job_that_comes_too_late_for_a_drop_is_cancelled_or_deleted(
     assert await b.fetchval("select pgq_purge('q', '{cancelled}')") == 0, "it is not of that queue"
 
 
+async def test_a_late_job_that_was_given_back_is_archived_as_claimed_by_nobody(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("select pgq_create_queue('q')")
+    await a.execute("begin; select pgq_enqueue('1', 'q')")
+    await a.execute("select pgq_release(id, token) from pgq_dequeue(1, '1 h', 'q')")
+    await b.execute("select pgq_drop_queue('q')")
+    await a.execute("commit")
+    await maintain(b, 3)
+    (job,) = await b.fetch("select state, claimed_at from pgq.archive")
+    assert tuple(job) == ("cancelled", None)
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 async def test_lanes_of_a_dropped_queue_stay_while_somebody_may_know_them(
     a: Connection, b: Connection, dsn: Dsn, prepared: bool

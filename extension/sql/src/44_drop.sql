@@ -86,8 +86,8 @@ begin
         select t.* from unnest(pgq._slots()) s, pgq._take_jobs(s, p_dropped.queue_id, p_max) t
     ), kept as (
         insert into {archive}
-        select g.id, g.enqueued_at, v_now, v_now + p_dropped.keep_for, g.run_at, g.claimed_at,
-               g.token, pgq._archive_bucket(
+        select g.id, g.enqueued_at, v_now, v_now + p_dropped.keep_for, g.run_at,
+               case when g.token is not null then g.claimed_at end, g.token, pgq._archive_bucket(
                    v_now + p_dropped.keep_for, v_now + p_dropped.keep_for - v_now
                ),
                l.priority, g.attempt, g.max_attempts, 'cancelled', p_dropped.name, g.worker,
