@@ -4,8 +4,8 @@
  *
  * Claimable is a job that nobody leases, or whose lease has expired and that has an attempt left
  * (p_max is the queue's max_attempts); if it had lost the lease before, after the backoff. Ticks
- * take most of these back sooner, and bury those without an attempt. Parked jobs are looked at in the order in which
- * they fell due, a thousand at a time, and of these the lowest ids come first.
+ * take most of these back sooner, and bury those without an attempt. Parked jobs are looked at in
+ * the order in which they fell due, a thousand at a time, and of these the lowest ids come first.
  */
 
 --@ define start
@@ -34,12 +34,9 @@ coalesce((
 (select pg_relation_size('pgq.job_{slot}') > 0)
 --@ end
 --@ define claimable
-(i.lease_expires_at is null
-                    or (i.lease_expires_at <= v_now and i.cancel_requested is null
-                        and i.attempt < coalesce(i.max_attempts, v_max)
-                        and (i.lease_ms > 0 or pgq._is_backoff_over(
-                                i.lane, i.attempt, i.token, i.lease_expires_at, v_now
-                            ))))
+(i.lease_expires_at is null or (i.lease_expires_at <= v_now and i.cancel_requested is null
+                    and i.attempt < coalesce(i.max_attempts, v_max) and (i.lease_ms > 0
+                        or pgq._has_waited(i.lane, i.attempt, i.token, i.lease_expires_at))))
 --@ end
 
 -- A place is up to 4095 microseconds behind the time: see "spread".

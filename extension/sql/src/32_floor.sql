@@ -167,8 +167,8 @@ begin
                       and (j.lease_expires_at is null
                            or (j.lease_expires_at <= p_now and j.cancel_requested is null
                                and j.attempt < coalesce(j.max_attempts, q.max_attempts)
-                               and (j.lease_ms > 0 or pgq._is_backoff_over(
-                                       j.lane, j.attempt, j.token, j.lease_expires_at, p_now
+                               and (j.lease_ms > 0 or pgq._has_waited(
+                                       j.lane, j.attempt, j.token, j.lease_expires_at
                                    ))))
                     order by j.{key}
                     limit 1

@@ -134,8 +134,8 @@ comment on function pgq._backoff(pgq.queue, integer, double precision) is
 'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max; of that a half, '
 'and of the other half p_share, 0 to 1 ("equal jitter")';
 
-create function pgq._is_backoff_over(
-    p_lane integer, p_attempt integer, p_token bigint, p_lost_at timestamptz, p_now timestamptz
+create function pgq._has_waited(
+    p_lane integer, p_attempt integer, p_token bigint, p_lost_at timestamptz
 )
 returns boolean
 language plpgsql
@@ -143,16 +143,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (
-        select p_lost_at + pgq._backoff(q, p_attempt, (hashint8(p_token) & 1023) / 1023.0) <= p_now
-          from pgq.lane l join pgq.queue q on q.id = l.queue_id
-         where l.id = p_lane
+        select pgq._now() - pgq._backoff(q, p_attempt, (hashint8(p_token) & 1023) / 1023.0)
+                   >= p_lost_at
+          from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane
     );
 end
 $$;
-comment on function
-    pgq._is_backoff_over(integer, integer, bigint, timestamptz, timestamptz) is
-'whether claims may take a job that has lost its second lease in a row, whether or not a tick has '
-'come to take it back. Says the same of a token at each look: jitter is in the token';
+comment on function pgq._has_waited(integer, integer, bigint, timestamptz) is
+'whether the backoff is over for a job that has lost its second lease in a row, and no tick has '
+'come to take it back. Its jitter is in its token, so that all looks agree';
 
 create function pgq._put_back(p_job pgq.job, p_delay interval, p_error text, p_retryable boolean)
 returns text

@@ -178,8 +178,7 @@ begin
                      where i.lease_expires_at is distinct from 'infinity'
                        and (i.token is null or i.lane = any (v_lanes))
                        and (i.id = any (p_ids)) is not false
-                       and i.id::text <> all ((select pgq._skips('job'))::text[])
-                     limit 1000) i
+                       and i.id::text <> all ((select pgq._skips('job'))::text[]) limit 1000) i
               left join lateral pgq._lock_groups(array[i.group_id], true) g on true
              where i.group_id is null or g is not null
         ), moved as (
