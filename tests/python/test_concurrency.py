@@ -30,6 +30,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 # c looks on, and must not be made to wait.
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 

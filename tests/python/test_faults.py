@@ -22,6 +22,8 @@ from pgserver import Server
 
 from .sessions import Connection, connect, dsn_of, until
 
+pytestmark = pytest.mark.server
+
 ROUNDS = 20
 PER_ROUND = 150
 GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # the server, or its answer

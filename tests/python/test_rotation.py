@@ -34,6 +34,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 EVACUATE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
 FINDING = [
     "pgq_cancel($1)",

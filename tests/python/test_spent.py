@@ -24,6 +24,8 @@ from .sessions import (
     without_grab,
 )
 
+pytestmark = pytest.mark.server
+
 # An empty slot has one page, a used one more.
 SESSIONS = {name: {"pgq__slot_size": "9000"} for name in "abc"}
 JOBS = 40

@@ -28,6 +28,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 
 

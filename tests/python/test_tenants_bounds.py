@@ -14,6 +14,8 @@ from pgserver import Server
 
 from .sessions import Connection, Dsn, files, sessions, stop_clock
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 # Values with 68 MB of text: of the longest numbers, 8 kB in memory, and 200 bytes when compressed.
 NUMBERS = "(select jsonb_agg(1e131071) from generate_series(1, 520))"
@@ -92,6 +94,7 @@ async def test_a_long_error_fails_its_job_and_is_shortened(mean: Connection) -> 
     assert dead["last_error"] == "a" * 10_000 + " [123456 characters] " + "c" * 10_000
 
 
+@pytest.mark.constant
 @pytest.mark.parametrize(
     ("call", "value"),
     [
@@ -146,6 +149,7 @@ async def test_the_description_of_a_queue_has_10000_characters_at_most(mean: Con
     assert refused == '22023 "description" must have at most 10000 characters, not 10001'
 
 
+@pytest.mark.constant
 async def test_the_largest_payload_can_be_read_as_text(mean: Connection) -> None:
     """With characters that are written as six each, of which the text of a row doubles one."""
     await mean.execute("select pgq_enqueue(to_jsonb(repeat(E'\\x01', 11184000)), 'mean')")

@@ -24,6 +24,8 @@ from .conftest import serve
 from .sessions import Connection, Dsn, dsn_of, sessions, started, until, within
 from .workers import FAST, running
 
+pytestmark = pytest.mark.server
+
 RELEASED = release.path(release.current())[:-1]
 LAST = RELEASED[-1]
 # Whether the update changes tables; if not, it waits for nobody.
