@@ -384,6 +384,25 @@ async def test_receipts_of_jobs_for_which_others_wait_are_locked_in_the_same_ord
         assert len(await within(completing)) == jobs
 
 
+async def test_jobs_that_are_given_back_unheld_are_locked_in_the_order_of_completions(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    ids = await enqueue(a, 2)
+    for receipt in reversed(await dequeue(a, 2)):
+        await a.execute("select pgq_release($1, $2)", *receipt)
+    rows = await a.fetch("select id, token from pgq_dequeue(2, '1 hour', worker => 'w')")
+    assert await a.fetchval("select array_agg(id order by due) from pgq.job") == ids[::-1]
+    await c.execute("begin")
+    await c.fetch("select from pgq.job where id = $1 for update", ids[0])
+    async with started(complete(b, [(row["id"], row["token"]) for row in rows])) as completing:
+        await waiting(c, b, completing)
+        async with started(a.fetch("select pgq_release_unheld('w', '{}')")) as releasing:
+            await waiting(c, a, releasing)
+            await c.execute("commit")
+            assert sorted(await within(completing)) == ids
+            assert await within(releasing) == []
+
+
 async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floor(
     dsn: Dsn, a: Connection
 ) -> None:
