@@ -131,8 +131,13 @@ class Consumer(Loop):
         if self.chance.random() < 0.1:
             self._pop(client, queue)
             return
+        if self.chance.random() < 0.1:
+            self.used += client.start_dequeue(1, 0.001, queue, self.recorder.process).answer()
         batch = self.chance.choice([1, 1, 5])
         jobs = client.start_dequeue(batch, self.lease, queue, self.recorder.process).answer()
+        held = {job["id"] for job in jobs}
+        for lost in [job for job in self.used if job["id"] in held]:
+            self._settle(client, lost)
         for job in jobs:
             self._settle(client, job)
             self.used = [*self.used[-20:], job]
