@@ -11,8 +11,8 @@ PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/explore tests/clients tests/site tools demo docker \
-    examples benchmarks $(wildcard extension/*.py)
+PGQ_CHECKED      := python/src tests/python tests/explore tests/history tests/clients tests/site \
+    tools demo docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -22,6 +22,9 @@ PGQ_PLAYGROUND   := docs/playground/built/pgq.tar.gz
 PGQ_RELEASED     := $(shell sed 's/.* //' extension/sql/released.sha256)
 PGQ_SQL_TESTS    ?= tests/sql
 PG_CONFIG        ?= pg_config
+
+# Python compiles a module once, not in each of the programs that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
 # are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path;
@@ -33,7 +36,7 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site explore lint format docs playground reference bench freeze install uninstall installcheck \
+    test-installs test-clients test-docker test-site explore history lint format docs playground reference bench freeze install uninstall installcheck \
     dist deb clean
 
 help: ## list the targets
@@ -90,6 +93,9 @@ test-installs: dev-setup build ## run all tests on upgraded installations, and o
 explore: dev-setup build ## try all interleavings of every pair of calls, PGQ_EXPLORE="--pairs --part 1/9"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.explore $(PGQ_EXPLORE)
 
+history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)
+
 playground: dev-setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
 
 $(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.json
@@ -102,9 +108,9 @@ test-site: playground ## try the documentation's playground in Chromium
 lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check $(PGQ_CHECKED)
-	printf '%s\n' mypy pyright | xargs -n 1 -P 2 $(PGQ_PYTHON) -m
-	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
-	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pytest_pgq --ignoreexternal
+	printf '%s\n' mypy pyright 'pyright --verifytypes pgq --ignoreexternal' \
+	    'pyright --verifytypes pytest_pgq --ignoreexternal' \
+	    | PATH="$$PWD/.venv/bin:$$PATH" xargs -L 1 -P 2 $(PGQ_PYTHON) -m
 	$(PGQ_PYTHON) extension/build.py --check
 	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql \
 	    $(wildcard extension/sql/updates/*.sql)

@@ -97,6 +97,27 @@ async def test_a_forced_drop_deletes_a_job_that_an_open_transaction_fails(explor
     )
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="core: purging dead jobs waits for a transaction that retries one",
+)
+async def test_a_purge_does_not_wait_for_a_retry(explored: Server) -> None:
+    await passes(
+        explored,
+        """
+        queue: keeps=1 max_active=0
+        S: enqueue d1
+        S: claim d1
+        S: fail_dead d1
+        A: begin
+        A: retry d1
+        B: purge states=dead
+        A: commit
+        """,
+    )
+
+
 # --- faults that are planted
 
 WITHOUT_FENCING = """
