@@ -158,7 +158,7 @@ def script(text: str, who: str, begin: str = "begin", ends: Sequence[str] = ()) 
     """Return the script of one call in a transaction with this beginning and these ends."""
     made = call(text, who)
     if made.kind == "wait":
-        return (made, Call("wake"))
+        return (made, Call("later", ("50",)), made, Call("wake"))  # the first one is a nap
     if KINDS[made.kind].alone or not ends:
         return (made,)
     saved = [Call("savepoint")] if "rollback_to" in ends else []
