@@ -1,6 +1,6 @@
 """Runs the tests on mutants of the install script: each should fail a test.
 
-    python tools/run_mutants.py [--only REGEX] [--sample N [--seed S]] [--shard K/N]
+    python tools/run_mutants.py [--only REGEX] [--sample N [--seed S]] [--jobs N]
         [--python] [--tests REGEX] [--again STATUS] [--list | --summary]
 
 What mutants there are, mutants.py tells. Each gets a database of its own, copied from a template
@@ -26,10 +26,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -75,6 +77,14 @@ class Result:
     by: str
     seconds: float
     stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How many mutants run at a time, and with which tests."""
+
+    jobs: int
+    tests: re.Pattern[str]
 
 
 class Results:
@@ -143,12 +153,15 @@ class PgTap:
         except ServerError as error:
             status, by = "invalid", str(error).split("\n")[0]
         else:
-            for file in files:
-                # What was rolled back takes space, too, and sequences are not set back.
-                self._copy("mutant", "run")
-                limit = max(least, _SLACK * file.seconds)
-                failure = self._run(file.name, "run", statement_timeout=f"{limit:.0f}s")
-                self._server.psql("drop database run with (force)")
+            for number, file in enumerate(files):
+                limit = f"{max(least, _SLACK * file.seconds):.0f}s"
+                failure = self._run(file.name, "mutant", statement_timeout=limit)
+                if failure and number:
+                    # The files before have left sequences and dead rows behind.
+                    self._copy("template", "again")
+                    self._server.psql(f"begin;\n{mutant.sql}\ncommit;", database="again")
+                    failure = self._run(file.name, "again", statement_timeout=limit)
+                    self._server.psql("drop database again with (force)")
                 if failure:
                     status, by = "killed", f"{file.name}: {failure}"
                     break
@@ -195,13 +208,68 @@ class PgTap:
             time.sleep(0.01)
 
 
+class Pytest:
+    """pytest on a mutant, which a file hands to the tests."""
+
+    def __init__(self, change: Path) -> None:
+        self._change = change
+
+    def measure(self, name: str, neutral: str) -> File | str:
+        """Run a file on functions that are the same but for an empty line."""
+        self._change.write_text(_COUNTING + neutral)
+        seen = self._change.with_suffix(".functions")
+        seen.write_text("")
+        start = time.monotonic()
+        failure = self._run(name, None, PGQ_MUTANT_FUNCTIONS=str(seen))
+        seconds = time.monotonic() - start
+        functions = tuple(sorted(set(seen.read_text().split())))
+        return failure or File(name=name, seconds=seconds, functions=functions)
+
+    def judge(self, mutant: Mutant, files: Sequence[File]) -> Result:
+        """Run files on a mutant until a test fails."""
+        start = time.monotonic()
+        self._change.write_text(mutant.sql)
+        status, by = "survived", f"{len(files)} files"
+        for file in files:
+            failure = self._run(file.name, max(_LEAST, _SLACK * file.seconds))
+            if failure:
+                status, by = "killed", failure
+                break
+        return _result(mutant, status, by, time.monotonic() - start, "python")
+
+    def _run(self, name: str, limit: float | None, **variables: str) -> str:
+        """Run a pytest file, up to its first failure; return that, or nothing."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
+        environment = {**os.environ, CHANGE: str(self._change), **variables}
+        with subprocess.Popen(
+            [*command, "-p", "mutants_pytest", name],
+            cwd=bootstrap.ROOT,
+            env={**environment, "PYTHONPATH": str(bootstrap.ROOT / "tools")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                printed, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.communicate()
+                return f"{name}: timeout"
+        if process.returncode in (0, 5):  # all passed, or all are for other versions
+            return ""
+        told = re.search(r"^(?:FAILED|ERROR) (.*)$", printed, re.MULTILINE)
+        return told[1] if told else f"{name}: exit status {process.returncode}"
+
+
 def main() -> int:
     """Run what the command line asks for; return 1 if a mutant survived that no list has."""
     parser = argparse.ArgumentParser(description="Run the tests on mutants.")
     parser.add_argument("--only", type=re.compile, metavar="REGEX", help="mutants by name")
     parser.add_argument("--sample", type=int, metavar="N", help="some of them, by --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="mutants at a time")
     parser.add_argument("--python", action="store_true", help="pytest on survivors")
     parser.add_argument("--tests", default="", metavar="REGEX", help="test files by name")
     parser.add_argument("--again", metavar="STATUS", help="forget such results")
@@ -216,17 +284,16 @@ def main() -> int:
     results = Results(CACHE / "results.jsonl")
     equivalent = read_equivalent(EQUIVALENT, chosen)
     if not options.summary:
-        part, parts = map(int, options.shard.split("/"))
         todo = [
             mutant
-            for mutant in chosen[part - 1 :: parts]
+            for mutant in chosen
             if mutant.key not in results.by_key
             or results.by_key[mutant.key].status == options.again
             or (options.python and results.by_key[mutant.key].status == "survived")
         ]
         todo = [mutant for mutant in todo if mutant.name not in equivalent]
         run = run_pytest if options.python else run_pgtap
-        run(todo, script, results, re.compile(options.tests))
+        run(todo, script, results, Run(jobs=options.jobs, tests=re.compile(options.tests)))
     print(summary(chosen, results, equivalent))
     return 1 if survivors(chosen, results, equivalent) else 0
 
@@ -260,33 +327,48 @@ def read_equivalent(path: Path, made: Iterable[Mutant]) -> dict[str, str]:
     return reasons
 
 
-def run_pgtap(
-    todo: Sequence[Mutant], script: str, results: Results, tests: re.Pattern[str]
-) -> None:
+def run_pgtap(todo: Sequence[Mutant], script: str, results: Results, run: Run) -> None:
     """Run the pgTAP suite on mutants."""
-    if todo:
-        with PgTap(script) as bench:
-            files = measure_all("tests/sql", "*.sql", tests, script, bench.measure)
-            _judge_all(todo, script, files, results, bench.judge)
+    if not todo:
+        return
+    with contextlib.ExitStack() as stack:
+        benches = [stack.enter_context(PgTap(script)) for _ in range(run.jobs)]
+        files = measure_all("tests/sql", "*.sql", run.tests, script, benches[0].measure)
+        judge_all(todo, script, files, results, [bench.judge for bench in benches])
 
 
-def _judge_all(
+def judge_all(
     todo: Sequence[Mutant],
     script: str,
     files: Sequence[File],
     results: Results,
-    judge: Callable[[Mutant, Sequence[File]], Result],
+    judges: Sequence[Callable[[Mutant, Sequence[File]], Result]],
 ) -> None:
+    """Have each judge take the next mutant until none is left."""
     statements = mutants.split(script)
     kills: dict[str, Counter[str]] = defaultdict(Counter)
-    for number, mutant in enumerate(todo, 1):
-        # What killed its like is tried first.
-        like = mutant.operator if mutant.operator in _CATALOG else mutant.functions[0]
-        result = judge(mutant, order(mutant, files, statements, kills[like]))
-        results.add(result)
-        if result.status == "killed":
-            kills[like][re.split("::|: ", result.by)[0]] += 1
-        print(f"{number}/{len(todo)} {result.status} {mutant.name} | {result.by}", flush=True)
+    numbered = iter(enumerate(todo, 1))
+    lock = threading.Lock()
+
+    def work(judge: Callable[[Mutant, Sequence[File]], Result]) -> None:
+        while True:
+            with lock:
+                number, mutant = next(numbered, (0, None))
+            if mutant is None:
+                return
+            # What killed its like is tried first.
+            like = mutant.operator if mutant.operator in _CATALOG else mutant.functions[0]
+            result = judge(mutant, order(mutant, files, statements, kills[like]))
+            with lock:
+                results.add(result)
+                if result.status == "killed":
+                    kills[like][re.split("::|: ", result.by)[0]] += 1
+                told = f"{number}/{len(todo)} {result.status} {mutant.name} | {result.by}"
+                print(told, flush=True)
+
+    with ThreadPoolExecutor(len(judges)) as pool:
+        for done in [pool.submit(work, judge) for judge in judges]:
+            done.result()
 
 
 def order(
@@ -326,35 +408,20 @@ def reached_by(names: set[str], files: Sequence[File], statements: Sequence[Stat
     return found
 
 
-def run_pytest(
-    todo: Sequence[Mutant], script: str, results: Results, tests: re.Pattern[str]
-) -> None:
+def run_pytest(todo: Sequence[Mutant], script: str, results: Results, run: Run) -> None:
     """Run the pytest suite on mutants."""
     with tempfile.TemporaryDirectory() as scratch:
-        change = Path(scratch) / "change.sql"
-
-        def measure(name: str) -> File | str:
-            seen = Path(scratch) / "functions"
-            seen.write_text("")
-            start = time.monotonic()
-            failure = _pytest(name, change, None, PGQ_MUTANT_FUNCTIONS=str(seen))
-            functions = tuple(sorted(set(seen.read_text().split())))
-            seconds = time.monotonic() - start
-            return failure or File(name=name, seconds=seconds, functions=functions)
-
-        def judge(mutant: Mutant, files: Sequence[File]) -> Result:
-            start = time.monotonic()
-            change.write_text(mutant.sql)
-            for file in files:
-                failure = _pytest(file.name, change, max(_LEAST, _SLACK * file.seconds))
-                if failure:
-                    return _result(mutant, "killed", failure, time.monotonic() - start, "python")
-            seconds = time.monotonic() - start
-            return _result(mutant, "survived", f"{len(files)} files", seconds, "python")
-
-        change.write_text(_COUNTING + mutants.neutral(script))
-        files = measure_all("tests/python", "test_*.py", tests, script, measure)
-        _judge_all(todo, script, [file for file in files if file.functions], results, judge)
+        suites = [Pytest(Path(scratch) / f"change_{number}.sql") for number in range(run.jobs)]
+        neutral = mutants.neutral(script)
+        files = measure_all(
+            "tests/python",
+            "test_*.py",
+            run.tests,
+            script,
+            lambda name: suites[0].measure(name, neutral),
+        )
+        files = [file for file in files if file.functions]
+        judge_all(todo, script, files, results, [suite.judge for suite in suites])
 
 
 def measure_all(
@@ -440,32 +507,6 @@ def _names_any(file: File, mutant: Mutant) -> bool:
     """Tell whether a test names what is mutated, as it does with views."""
     text = (bootstrap.ROOT / file.name).read_text(encoding="utf-8")
     return any(re.search(rf"\b{name.split('.')[-1]}\b", text) for name in mutant.functions)
-
-
-def _pytest(name: str, change: Path, limit: float | None, **variables: str) -> str:
-    """Run a pytest file, up to its first failure; return that, or nothing."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
-    environment = {**os.environ, CHANGE: str(change), **variables}
-    with subprocess.Popen(
-        [*command, "-p", "mutants_pytest", name],
-        cwd=bootstrap.ROOT,
-        env={**environment, "PYTHONPATH": str(bootstrap.ROOT / "tools")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            printed, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.communicate()
-            return f"{name}: timeout"
-    if process.returncode in (0, 5):  # all passed, or all are for other versions
-        return ""
-    told = re.search(r"^(?:FAILED|ERROR) (.*)$", printed, re.MULTILINE)
-    return told[1] if told else f"{name}: exit status {process.returncode}"
 
 
 if __name__ == "__main__":

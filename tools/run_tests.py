@@ -317,15 +317,7 @@ def run_pytest(
     """Run pytest over the tests of a suite with the chosen marks; they start their own servers."""
     marks = [chosen] if chosen else []
     marks += ["not extension"] if os.environ[INSTALL] == "script" else []
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-rfEsxX",
-        "--durations=30",
-        "-m",
-        " and ".join(marks),
-    ]
+    command = [sys.executable, "-m", "pytest", "-rfEsxX", "--durations=30", "-m", " and ".join(marks)]
     command += _with_default(arguments, f"tests/{suite.name}")
     variables = {**os.environ, "PGQ_TEST_VERSION": str(version)}
     outcome = Outcome(suite=suite.name, version=version, part=part)
