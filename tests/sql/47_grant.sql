@@ -2,21 +2,24 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(126);
+select plan(128);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
 select p.pronamespace::regnamespace as schema from pg_proc p where p.proname = 'pgq_version' \gset
 
--- What a call by a role gives: the result, or the SQLSTATE and message.
+-- What a call by a role gives: the result, or the SQLSTATE and message. The caller has taken the
+-- role, or logged in as it.
+select set_config('test.how', 'role', true), set_config('test.me', session_user, true) \g /dev/null
 create function pg_temp.ask(p_role name, p_call text) returns text language plpgsql as $$
 declare
     v_answer text; v_message text;
 begin
-    perform set_config('role', p_role, true);
+    perform set_config(current_setting('test.how'), p_role, true);
     execute format('select coalesce(string_agg(a::text, '' ''), ''nothing'') from (%s) a', p_call)
        into v_answer;
-    perform set_config('role', 'none', true);
+    perform set_config('session_authorization', current_setting('test.me'), true),
+            set_config('role', 'none', true);
     return v_answer;
 exception when others then
     get stacked diagnostics v_message = message_text;
@@ -208,6 +211,19 @@ select is_empty(
     $$ select call, allowed from answer
         where allowed = theirs and call !~ '^(pgq_unwatch|pgq_watch|pgq_check)' $$,
     'while the same call by whoever has the privilege does something');
+
+select set_config('test.how', 'session_authorization', true) \g /dev/null
+create temp table login as
+select c.call, pg_temp.try('regress_ann', pg_temp.fill(c.call, :'theirs')) as theirs from call c;
+select set_config('test.how', 'role', true) \g /dev/null
+select is_empty(
+    $$ select call, theirs from login where split_part(theirs, '|', 2) <> pg_temp.state_of_b() $$,
+    'whoever has logged in as the role changes nothing, either');
+select is_empty(
+    $$ select l.call, l.theirs, a.theirs from login l join answer a on a.call = l.call
+        where pg_temp.plain(split_part(l.theirs, '|', 1)) <> pg_temp.plain(split_part(a.theirs, '|', 1))
+    $$,
+    'and gets the same answers');
 
 -- Receipts of both queues in one call.
 select pgq_enqueue('1', 'a'), pgq_enqueue('2', 'a') \g /dev/null
