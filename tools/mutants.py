@@ -18,10 +18,10 @@
 | `bound` | `least(a, b)`, `greatest(a, b)` | leaves an argument out |
 | `state` | a condition of a query, other than the equality of two columns | takes any row |
 
-A condition is split at AND, OR and NOT; each part is one guard, replaced by the constant that lets
-more happen. Copies of a guard, which differ only in the number of a slot, are mutated together: the
-source has one. Nothing here knows a particular function. A mutant is a script that replaces the
-functions in a database that has pgq.
+A condition is split at AND, OR and NOT. Each part is one guard, replaced by the constant that lets
+more happen: the caller has all privileges, every isolation level will do. Copies of a guard, which
+differ only in the number of a slot, are mutated together: the source has one. Nothing here knows a
+particular function. A mutant is a script that replaces the functions in a database that has pgq.
 """
 
 import hashlib
@@ -69,7 +69,9 @@ _PRIVILEGE = re.compile(
     r"\b_may\w*|\b_is_(?:granted|chief|owner)|has_\w+_privilege|pg_has_role|\bsession_user\b"
     r"|current_setting\('role'\)|\bcurrent_user\b"
 )
-_TOKEN_COMPARED = re.compile(r"\btoken (=|<>|!=|<|>|is|in)|(=|<>|!=|<|>|from) (\w+ \. )?token\b")
+_TOKEN_COMPARED = re.compile(
+    r"\btoken( \))? (=|<>|!=|<|>|is|in) |(=|<>|!=|<|>|from) (\w+ \. )?token\b"
+)
 _CHECK = re.compile(r"_check_\w+|_check")
 _ADVISORY = re.compile(r"pg_(try_)?advisory_(xact_)?lock(_shared)?")
 _LOCKED_TABLE = re.compile(r"'lock table [^']*'")
@@ -393,8 +395,15 @@ def _condition_edits(tokens: Sequence[Token], text: str, *, locks: bool) -> list
             operator = _operator(atom.lower(), inside, kind, refuses=refuses, locks=locks)
             if operator is not None:
                 constant = "true" if weak == is_positive else "false"
+                if operator in ("privilege", "isolation"):
+                    constant = _granted(inside)
                 edits.append(_edit(operator, tokens[first], tokens[last - 1], constant))
     return edits
+
+
+def _granted(words: Sequence[str]) -> str:
+    """Return what a condition on privileges or the level is where all are given."""
+    return "false" if {"<>", "!="} & set(words) else "true"
 
 
 def _end_of_condition(tokens: Sequence[Token], words: Sequence[str], begin: int, kind: str) -> int:

@@ -5,8 +5,8 @@
 
 What mutants there are, mutants.py tells. Each gets a database of its own, copied from a template
 that has pgq and pgTAP, and runs the pgTAP files that execute its functions, the fastest first, to
-the first failure: then it is killed. With --python the survivors run the pytest files that execute
-their functions, those that tests/mutants/equivalent.toml lists as equivalent excepted.
+the first failure: then it is killed. With --python the survivors run the tests of pytest that
+execute their functions. What tests/mutants/equivalent.toml lists as equivalent runs nothing.
 
 Which file executes which function the server counts (track_functions) while all files run once on
 functions that differ from the real ones in an empty line. A file that fails then reads the text of
@@ -59,7 +59,7 @@ _COUNTING = "alter system set track_functions = 'all'; select pg_reload_conf();\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A file of tests: what it needs without mutants, and which functions it executes."""
+    """A pgTAP file, or a test of pytest: what it takes, and which functions it executes."""
 
     name: str
     seconds: float
@@ -128,8 +128,8 @@ class PgTap:
         """Stop the server."""
         self._stack.close()
 
-    def measure(self, name: str) -> File | str:
-        """Run a file on functions that are the same but for an empty line; return why it fails."""
+    def measure(self, name: str) -> list[File] | str:
+        """Run a file on functions that are the same but for an empty line; or say why it fails."""
         if not self._is_prepared:
             self._copy("template", "neutral")
             self._server.psql(mutants.neutral(self._script), database="neutral")
@@ -141,7 +141,7 @@ class PgTap:
         self._wait_for_statistics("covered")
         functions = self._server.psql(_FUNCTIONS, database="covered").split()
         self._server.psql("drop database covered")
-        return failure or File(name=name, seconds=seconds, functions=tuple(functions))
+        return failure or [File(name=name, seconds=seconds, functions=tuple(functions))]
 
     def judge(self, mutant: Mutant, files: Sequence[File], least: float = _LEAST) -> Result:
         """Run files on a mutant until one fails."""
@@ -209,40 +209,41 @@ class PgTap:
 
 
 class Pytest:
-    """pytest on a mutant, which a file hands to the tests."""
+    """pytest on a mutant, which a script hands to the tests."""
 
     def __init__(self, change: Path) -> None:
         self._change = change
 
-    def measure(self, name: str, neutral: str) -> File | str:
-        """Run a file on functions that are the same but for an empty line."""
+    def measure(self, name: str, neutral: str) -> list[File] | str:
+        """Run a file on functions that are the same but for an empty line; return its tests."""
         self._change.write_text(_COUNTING + neutral)
-        seen = self._change.with_suffix(".functions")
-        seen.write_text("")
-        start = time.monotonic()
-        failure = self._run(name, None, PGQ_MUTANT_FUNCTIONS=str(seen))
-        seconds = time.monotonic() - start
-        functions = tuple(sorted(set(seen.read_text().split())))
-        return failure or File(name=name, seconds=seconds, functions=functions)
+        seen = self._change.with_suffix(".json")
+        failure, _ = self._run([name], None, PGQ_MUTANT_TESTS=str(seen))
+        lines = seen.read_text(encoding="utf-8").splitlines()
+        return failure or [_file(json.loads(line)) for line in lines]
 
     def judge(self, mutant: Mutant, files: Sequence[File]) -> Result:
-        """Run files on a mutant until a test fails."""
+        """Run tests on a mutant until one fails, and again by itself."""
         start = time.monotonic()
         self._change.write_text(mutant.sql)
-        status, by = "survived", f"{len(files)} files"
-        for file in files:
-            failure = self._run(file.name, max(_LEAST, _SLACK * file.seconds))
-            if failure:
+        status, by = "survived", f"{len(files)} tests"
+        left = [file.name for file in files]
+        while left:
+            failure, failed = self._run(left, _LEAST + _SLACK * sum(f.seconds for f in files))
+            if not failure:
+                break
+            if failed not in left or self._run([failed], None)[0]:
                 status, by = "killed", failure
                 break
+            left = left[left.index(failed) + 1 :]
         return _result(mutant, status, by, time.monotonic() - start, "python")
 
-    def _run(self, name: str, limit: float | None, **variables: str) -> str:
-        """Run a pytest file, up to its first failure; return that, or nothing."""
+    def _run(self, tests: Sequence[str], limit: float | None, **variables: str) -> tuple[str, str]:
+        """Run tests up to the first failure; return that and the name of the test, or nothing."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
         environment = {**os.environ, CHANGE: str(self._change), **variables}
         with subprocess.Popen(
-            [*command, "-p", "mutants_pytest", name],
+            [*command, "-p", "mutants_pytest", *tests],
             cwd=bootstrap.ROOT,
             env={**environment, "PYTHONPATH": str(bootstrap.ROOT / "tools")},
             stdout=subprocess.PIPE,
@@ -256,11 +257,11 @@ class Pytest:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.communicate()
-                return f"{name}: timeout"
+                return f"{tests[0]}: timeout", ""
         if process.returncode in (0, 5):  # all passed, or all are for other versions
-            return ""
-        told = re.search(r"^(?:FAILED|ERROR) (.*)$", printed, re.MULTILINE)
-        return told[1] if told else f"{name}: exit status {process.returncode}"
+            return "", ""
+        told = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", printed, re.MULTILINE)
+        return (told[0], told[1]) if told else (f"exit status {process.returncode}", "")
 
 
 def main() -> int:
@@ -362,7 +363,7 @@ def judge_all(
             with lock:
                 results.add(result)
                 if result.status == "killed":
-                    kills[like][re.split("::|: ", result.by)[0]] += 1
+                    kills[like][_killer(result)] += 1
                 told = f"{number}/{len(todo)} {result.status} {mutant.name} | {result.by}"
                 print(told, flush=True)
 
@@ -429,7 +430,7 @@ def measure_all(
     pattern: str,
     tests: re.Pattern[str],
     script: str,
-    measure: Callable[[str], File | str],
+    measure: Callable[[str], list[File] | str],
 ) -> list[File]:
     """Measure the files of a suite, those excepted that were as they are now, with this script."""
     path = CACHE / "measured.json"
@@ -446,11 +447,10 @@ def measure_all(
             if isinstance(measured, str):
                 print(f"{name} takes no part, it fails without mutants: {measured}", flush=True)
                 continue
-            known[digest] = asdict(measured)
+            known[digest] = [asdict(file) for file in measured]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(known, indent=1))
-        kept = known[digest]
-        files.append(File(name=name, seconds=kept["seconds"], functions=tuple(kept["functions"])))
+        files += [_file(kept) for kept in known[digest]]
     return files
 
 
@@ -503,9 +503,18 @@ def _result(mutant: Mutant, status: str, by: str, seconds: float, stage: str) ->
     )
 
 
+def _killer(result: Result) -> str:
+    return re.sub(r"^(FAILED|ERROR) | - .*|: .*", "", result.by)
+
+
+def _file(kept: Mapping[str, Any]) -> File:
+    return File(name=kept["name"], seconds=kept["seconds"], functions=tuple(kept["functions"]))
+
+
 def _names_any(file: File, mutant: Mutant) -> bool:
     """Tell whether a test names what is mutated, as it does with views."""
-    text = (bootstrap.ROOT / file.name).read_text(encoding="utf-8")
+    path = bootstrap.ROOT / file.name
+    text = path.read_text(encoding="utf-8") if path.suffix == ".sql" else ""
     return any(re.search(rf"\b{name.split('.')[-1]}\b", text) for name in mutant.functions)
 
 

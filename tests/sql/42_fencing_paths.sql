@@ -3,7 +3,7 @@
  * and on whether they are of one group. A stale receipt among good ones never counts.
  */
 begin;
-select plan(240);
+select plan(300);
 \ir support/clock.psql
 
 select pgq_create_queue('kept'), pgq_create_queue('gone', keep_completed => '0'),
@@ -23,9 +23,10 @@ begin
 end
 $$;
 
--- Jobs that were claimed, given back and claimed again: the receipts of both claims.
-create function pg_temp.claim_twice(p_queue text, p_jobs integer, p_grouped boolean) returns void
-language plpgsql as $$
+-- Jobs that were claimed, lost or given back, and claimed again: the receipts of both claims.
+create function pg_temp.claim_twice(
+    p_queue text, p_jobs integer, p_grouped boolean, p_lost boolean
+) returns void language plpgsql as $$
 declare
     v_keys constant text[] := array(select i::text from generate_series(1, p_jobs) i);
 begin
@@ -36,8 +37,12 @@ begin
     insert into receipt (n, id, stale)
     select row_number() over (order by d.id), d.id, d.token
       from pgq_dequeue(p_jobs, '1 minute', p_queue) d;
-    perform pgq_release(r.id, r.stale) from receipt r;
-    perform pg_temp.commit();
+    if p_lost then
+        perform pg_temp.wait('1 minute');
+    else
+        perform pgq_release(r.id, r.stale) from receipt r;
+        perform pg_temp.commit();
+    end if;
     update receipt r set token = d.token
       from pgq_dequeue(p_jobs, '1 minute', p_queue) d where d.id = r.id;
 end
@@ -50,7 +55,7 @@ declare
         ' (%s, %s jobs%s)', p_queue, p_jobs, case when p_grouped then ' of groups' else '' end);
     v_odd receipt;
 begin
-    perform pg_temp.claim_twice(p_queue, p_jobs, p_grouped);
+    perform pg_temp.claim_twice(p_queue, p_jobs, p_grouped, true);
     select r.* into strict v_odd from receipt r where r.n = (p_jobs + 1) / 2;
     return next is(
         array(select pgq_complete(array_agg(r.id), array_agg(
@@ -66,8 +71,16 @@ begin
         array(select pgq_complete(array[v_odd.id, v_odd.id], array[v_odd.stale, v_odd.token])),
         array[v_odd.id], 'with both receipts of a job, the good one counts' || v_where);
 
-    perform pg_temp.claim_twice(p_queue, p_jobs, p_grouped);
+    perform pg_temp.claim_twice(p_queue, p_jobs, p_grouped, false);
     select r.* into strict v_odd from receipt r where r.n = (p_jobs + 1) / 2;
+    return next is(
+        pg_temp.code(format('pgq_complete_and_dequeue(array[%s], array[%s])', v_odd.id, v_odd.stale)),
+        'PQ001', 'nor before the next batch' || v_where);
+    return next is(
+        pg_temp.code(format(
+            'pgq_complete_and_dequeue(%L::bigint[], %L::bigint[])', array_agg(r.id),
+            array_agg(case when r.n = v_odd.n then r.stale else r.token end))),
+        'PQ001', 'also among good ones' || v_where) from receipt r;
     return next is(
         array(select h.id from receipt r, pgq_heartbeat(
                   array[r.id, v_odd.id], array[r.token, v_odd.stale], '1 hour') h
