@@ -74,6 +74,8 @@ _TOKEN_COMPARED = re.compile(
 )
 _CHECK = re.compile(r"_check_\w+|_check")
 _ADVISORY = re.compile(r"pg_(try_)?advisory_(xact_)?lock(_shared)?")
+# How many lines above a guard tell whether another one is a copy.
+_LINES = 6
 _LOCKED_TABLE = re.compile(r"'lock table [^']*'")
 # What ends a condition that is in no parentheses of its own.
 _ENDS = {
@@ -536,12 +538,18 @@ def _edit(operator: str, first: Token, last: Token, replacement: str = "") -> Ed
 
 
 def _window(statement: Statement, edit: Edit) -> str:
-    """Return the lines around a guard."""
-    lines = statement.text[: edit.start].count("\n")
-    until = statement.text[: edit.end].count("\n")
-    around = statement.text.split("\n")[max(lines - 4, 0) : until + 2]
-    mark = edit.start - (statement.text.rfind("\n", 0, edit.start) + 1)
-    return "\n".join([*around, str(mark)])
+    """Return the lines around a guard, of the same branch of CASE where there is one."""
+    first = statement.text[: edit.start].count("\n")
+    last = statement.text[: edit.end].count("\n")
+    lines = statement.text.split("\n")
+    around = lines[max(first - _LINES, 0) : last + 1]
+    branches = [number for number, line in enumerate(around) if re.match(r" *when \d+ then", line)]
+    around = around[branches[-1] :] if branches else around
+    below = [
+        line for line in lines[last + 1 : last + 2] if not re.match(r" *(when|else|end)", line)
+    ]
+    column = edit.start - (statement.text.rfind("\n", 0, edit.start) + 1)
+    return "\n".join([*around, *below, str(column)])
 
 
 def _without_slot(text: str) -> str:

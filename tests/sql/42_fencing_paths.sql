@@ -58,11 +58,19 @@ begin
     perform pg_temp.claim_twice(p_queue, p_jobs, p_grouped, true);
     select r.* into strict v_odd from receipt r where r.n = (p_jobs + 1) / 2;
     return next is(
+        pg_temp.code(format('pgq_complete_and_dequeue(array[%s], array[%s])', v_odd.id, v_odd.stale)),
+        'PQ001', 'a stale receipt completes nothing before the next batch' || v_where);
+    return next is(
+        pg_temp.code(format(
+            'pgq_complete_and_dequeue(%L::bigint[], %L::bigint[])', array_agg(r.id),
+            array_agg(case when r.n = v_odd.n then r.stale else r.token end))),
+        'PQ001', 'also among good ones' || v_where) from receipt r;
+    return next is(
         array(select pgq_complete(array_agg(r.id), array_agg(
                   case when r.n = v_odd.n then r.stale else r.token end
               )) from receipt r order by 1),
         array(select r.id from receipt r where r.n <> v_odd.n order by 1),
-        'a stale receipt completes nothing among good ones' || v_where);
+        'nor where others are completed' || v_where);
     return next ok(
         not pgq_complete(v_odd.id, v_odd.stale), 'nor alone' || v_where);
     return next ok(
@@ -73,14 +81,6 @@ begin
 
     perform pg_temp.claim_twice(p_queue, p_jobs, p_grouped, false);
     select r.* into strict v_odd from receipt r where r.n = (p_jobs + 1) / 2;
-    return next is(
-        pg_temp.code(format('pgq_complete_and_dequeue(array[%s], array[%s])', v_odd.id, v_odd.stale)),
-        'PQ001', 'nor before the next batch' || v_where);
-    return next is(
-        pg_temp.code(format(
-            'pgq_complete_and_dequeue(%L::bigint[], %L::bigint[])', array_agg(r.id),
-            array_agg(case when r.n = v_odd.n then r.stale else r.token end))),
-        'PQ001', 'also among good ones' || v_where) from receipt r;
     return next is(
         array(select h.id from receipt r, pgq_heartbeat(
                   array[r.id, v_odd.id], array[r.token, v_odd.stale], '1 hour') h
