@@ -30,7 +30,7 @@ import threading
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -283,7 +283,7 @@ def main() -> int:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
     results = Results(CACHE / "results.jsonl")
-    equivalent = read_equivalent(EQUIVALENT, chosen)
+    equivalent = read_equivalent(EQUIVALENT)
     if not options.summary:
         todo = [
             mutant
@@ -317,15 +317,10 @@ def choose(
     return sorted(chosen, key=lambda mutant: mutants.OPERATORS.index(mutant.operator))
 
 
-def read_equivalent(path: Path, made: Iterable[Mutant]) -> dict[str, str]:
-    """Return the reasons by names of mutants."""
-    entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]
-    reasons: dict[str, str] = {}
-    for mutant in made:
-        for entry in entries:
-            if re.fullmatch(entry["mutant"], mutant.name):
-                reasons[mutant.name] = entry["reason"]
-    return reasons
+def read_equivalent(path: Path) -> dict[str, str]:
+    """Return the reasons why mutants are equivalent, by their names."""
+    listed: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]
+    return {name: entry["reason"] for entry in listed for name in entry["mutants"]}
 
 
 def run_pgtap(todo: Sequence[Mutant], script: str, results: Results, run: Run) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mutants import OPERATORS, Mutant, make_mutants, split
-from run_mutants import File, PgTap, choose, order, read_equivalent, read_script
+from run_mutants import EQUIVALENT, File, PgTap, choose, order, read_equivalent, read_script
 
 SQL = Path(__file__).parents[1] / "sql"
 
@@ -143,15 +143,6 @@ def test_a_mutant_keeps_its_name_and_key_when_other_code_changes() -> None:
     assert (before.name, before.key) == (after.name, after.key)
 
 
-@pytest.mark.once
-def test_the_list_of_equivalents_goes_by_name(tmp_path: Path) -> None:
-    made = make_mutants(function("delete from j where token = t;"))
-    (tmp_path / "e.toml").write_text(
-        f"[[equivalent]]\nmutant = '{re.escape(made[0].name)}'\nreason = 'r'\n"
-    )
-    assert read_equivalent(tmp_path / "e.toml", made) == {made[0].name: "r"}
-
-
 @pytest.fixture(scope="module")
 def made() -> list[Mutant]:
     """All mutants of this version."""
@@ -161,11 +152,9 @@ def made() -> list[Mutant]:
 @pytest.mark.once
 def test_each_equivalent_is_a_mutant_of_this_version(made: list[Mutant]) -> None:
     """A line for what is gone would hide a mutant to come."""
-    path = SQL.parent / "mutants" / "equivalent.toml"
-    patterns = re.findall(r"^mutant = '(.*)'$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(patterns) == path.read_text(encoding="utf-8").count("[[equivalent]]")
-    unused = [p for p in patterns if not any(re.fullmatch(p, mutant.name) for mutant in made)]
-    assert unused == []
+    equivalent = read_equivalent(EQUIVALENT)
+    assert equivalent.keys() - {mutant.name for mutant in made} == set()
+    assert [name for name, reason in equivalent.items() if not reason] == []
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +218,7 @@ def test_files_that_execute_the_function_come_first_and_quickest() -> None:
 def test_a_sample_of_mutants_is_killed(made: list[Mutant]) -> None:
     """Receipts are checked by what fencing tests; PGQ_MUTANT_SEED chooses others."""
     seed = int(os.environ.get("PGQ_MUTANT_SEED", "0"))
-    equivalent = read_equivalent(SQL.parent / "mutants" / "equivalent.toml", made)
+    equivalent = read_equivalent(EQUIVALENT)
     possible = [mutant for mutant in made if mutant.name not in equivalent]
     sample = choose(possible, re.compile(r"(search-path: |: revoke$)"), 4, seed)
     sample += choose(possible, re.compile(r"_renew: token: "), 2, seed)

@@ -3,7 +3,7 @@
  * and on whether they are of one group. A stale receipt among good ones never counts.
  */
 begin;
-select plan(300);
+select plan(301);
 \ir support/clock.psql
 
 select pgq_create_queue('kept'), pgq_create_queue('gone', keep_completed => '0'),
@@ -100,6 +100,13 @@ $$;
 select pg_temp.fences(q, n, g)
   from unnest(array['kept', 'gone', 'limited', 'keyed', 'wide']) q, unnest(array[1, 3, 120]) n,
        unnest(array[false, true]) g;
+
+select pg_temp.claim_twice('kept', 1, false, true) \g /dev/null
+select pgq_complete(array[r.id, r.id], array[r.stale, r.token], array[jsonb '"old"', '"new"'])
+  from receipt r \g /dev/null
+select results_eq(
+    'select j.result from pgq_jobs j join receipt r on r.id = j.id', array[jsonb '"new"'],
+    'the result that comes with the good receipt is kept');
 
 select * from finish();
 rollback;
