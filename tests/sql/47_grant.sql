@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(128);
+select plan(131);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -470,6 +470,23 @@ select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'w
 select pgq_revoke('*', 'regress_bob', '{consume}') \g /dev/null
 select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), '42501', 'but for all');
 select is_empty($$ select pg_temp.not_refused('regress_bob') $$, 'and leaves nothing');
+
+-- What has become of a job that has ended.
+select pgq_create_queue('ended'), pgq_enqueue('1', 'ended'), pgq_create_queue('other'),
+       pgq_grant('ended', 'regress_bob', '{consume}'),
+       pgq_grant('other', 'regress_ann', '{consume}') \g /dev/null
+select d.id as ended, d.token as receipt from pgq_dequeue(1, '1 minute', 'ended') d \gset
+select pgq_complete(:ended, :receipt) \g /dev/null
+select format('select pgq_outcome(%s, %s)', :ended, :receipt) as theirs,
+       format('select pgq_outcome(%s, %s)', :gone, :receipt) as nobodys \gset
+select is(pg_temp.ask('regress_bob', :'theirs'), '(completed)', 'whoever may consume is told it');
+select is(pg_temp.ask('regress_ann', :'theirs'), pg_temp.ask('regress_ann', :'nobodys'),
+    'others are told the same as of a job that does not exist');
+select set_config('test.how', 'session_authorization', true) \g /dev/null
+select is(pg_temp.ask('regress_ann', :'theirs'), pg_temp.ask('regress_ann', :'nobodys'),
+    'also when they have logged in');
+select set_config('test.how', 'role', true), pgq_revoke('ended', 'regress_bob'),
+       pgq_revoke('other', 'regress_ann') \g /dev/null
 
 -- A new queue of the name of a dropped one: what that left is not of it.
 select pgq_create_queue('again') \g /dev/null
