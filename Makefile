@@ -22,6 +22,9 @@ PGQ_RELEASED     := $(shell sed 's/.* //' extension/sql/released.sha256)
 PGQ_SQL_TESTS    ?= tests/sql
 PG_CONFIG        ?= pg_config
 
+# Python compiles a module once, not in each of the programs that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
 # are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path;
 # pgq._now() does not, so that it can be inlined, and names its schema instead.
@@ -104,9 +107,9 @@ test-site: playground ## try the documentation's playground in Chromium
 lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check $(PGQ_CHECKED)
-	printf '%s\n' mypy pyright | xargs -n 1 -P 2 $(PGQ_PYTHON) -m
-	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
-	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pytest_pgq --ignoreexternal
+	printf '%s\n' mypy pyright 'pyright --verifytypes pgq --ignoreexternal' \
+	    'pyright --verifytypes pytest_pgq --ignoreexternal' \
+	    | PATH="$$PWD/.venv/bin:$$PATH" xargs -L 1 -P 2 $(PGQ_PYTHON) -m
 	$(PGQ_PYTHON) extension/build.py --check
 	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql \
 	    $(wildcard extension/sql/updates/*.sql)

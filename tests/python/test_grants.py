@@ -16,6 +16,8 @@ from pgserver import Server
 
 from .sessions import Connection, Dsn, files, maintain, sessions, started, until, waiting, within
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {"pgq__slot_size": "8192"}, "b": {}, "c": {}}
 # The database's name makes those of the roles unique on the server.
 ROLES = ("ann", "bob", "keeper")

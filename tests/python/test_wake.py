@@ -579,7 +579,7 @@ async def test_a_writer_that_stays_open_does_not_delay_what_falls_due(
 async def test_a_writer_may_stay_open_for_hours(a: Connection, b: Connection) -> None:
     await a.execute(f"begin; {PUT}")
     pauses = await b.fetchval(
-        "select array_agg(distinct pgq_wait('{default}')) from generate_series(1, 1500)"
+        "select array_agg(distinct pgq_wait('{default}')) from generate_series(1, 1100)"
     )
     assert max(pauses) == SECOND
 

@@ -153,7 +153,7 @@ comment on column pgq.job.pid is 'the backend that claimed it';
 comment on column pgq.job.is_awaited is 'true: jobs of pgq.dependency wait for it';
 comment on column pgq.job.lease_ms is
 'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
-'Without a lease 0: the last one was lost; -1: that and the one before it';
+'0, without a lease: the last one was lost';
 
 --@ each slot
 create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (

@@ -247,10 +247,6 @@ $$;
 comment on function pgq._check_receipts(bigint[], bigint[]) is
 'raises 22004 for a null array or element and 22023 for different lengths';
 
--- The first key of advisory locks on lanes that are being added.
---@ define lane_class
-1885826919
---@ end
 -- Of one queue, so that no role that may enqueue into it can take all lanes of the database.
 --@ define most_priorities
 1000
@@ -260,6 +256,7 @@ create function pgq._add_lane(p_queue_id integer, p_priority smallint, p_expirin
 returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '1ms'
 as $$
 declare
     v_lane integer;
@@ -274,19 +271,22 @@ begin
                   hint = 'Use a few priorities, and group_key to tell customers apart.';
     end if;
     -- A token has 16 bits for the lane. When the sequence comes round, open transactions may have
-    -- lanes that do not show: their locks do, so that nobody waits for them.
+    -- lanes that do not show: each of them costs a wait for as long as lock_timeout.
     for v_try in 1..65535 loop
         v_lane := nextval('pgq.lane_id')::integer;
-        continue when exists (select from pgq.lane l where l.id = v_lane)
-            or not pg_try_advisory_xact_lock({lane_class}, v_lane);
-        insert into pgq.lane (id, queue_id, priority, queue, expiring, is_bounded, awaited_until)
-        select v_lane, q.id, p_priority, q.name, p_expiring, q.is_bounded,
-               (select max(l.awaited_until) from pgq.lane l where l.queue_id = q.id)
-          from pgq.queue q where q.id = p_queue_id
-            on conflict on constraint lane_pkey do nothing;
-        if found then
+        continue when exists (select from pgq.lane l where l.id = v_lane);
+        begin
+            insert into pgq.lane (
+                id, queue_id, priority, queue, expiring, is_bounded, awaited_until
+            )
+            select v_lane, q.id, p_priority, q.name, p_expiring, q.is_bounded,
+                   (select max(l.awaited_until) from pgq.lane l where l.queue_id = q.id)
+              from pgq.queue q where q.id = p_queue_id;
             return v_lane;
-        end if;
+        exception
+            when unique_violation or lock_not_available then
+                continue;
+        end;
     end loop;
     raise exception 'too many priorities are in use'
         using errcode = 'program_limit_exceeded',

@@ -1,7 +1,8 @@
 /*
  * No single job, group or schedule may fail a tick, which runs in the commit of a stranger. A tick
  * does all that is due as one batch in one subtransaction. If that fails, what was at fault is left
- * out for ten minutes, and the batch is done again.
+ * out for ten minutes, and the batch is done again. Memory or disk that runs out is nobody's fault:
+ * what met it is left out of this tick.
  */
 
 -- What one job can cause: values that are too large, damaged or refused. Not what other sessions or
@@ -15,8 +16,10 @@ internal_error or program_limit_exceeded or insufficient_resources or data_excep
 1..10
 --@ end
 
-create function pgq._skip(p_kind text, p_key text, p_lane integer, p_error text)
-returns void
+create function pgq._skip(
+    p_kind text, p_key text, p_lane integer, p_sqlstate text, p_error text
+)
+returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
 -- For the server's log alone: whose commit it is may not know of that queue.
@@ -24,28 +27,32 @@ set client_min_messages = error
 as $$
 begin
     insert into pgq.skipped (kind, key, lane, at, error)
-    values (p_kind, p_key, p_lane, pgq._now(), left(p_error, 1000));
+    select p_kind, p_key, p_lane, pgq._now(), left(p_error, 1000) where p_sqlstate !~ '^53';
     raise warning 'maintenance skips % "%" of queue "%": %', p_kind, p_key,
             (select l.queue from pgq.lane l where l.id = p_lane), left(p_error, 1000)
         using errcode = '01000',
-              hint = 'The next try is in ten minutes; pgq_health shows it until then.';
+              hint = case when found
+                          then 'The next try is in ten minutes; pgq_health shows it until then.'
+                          else 'The next maintenance tries again.' end;
+    return p_key;
 end
 $$;
-comment on function pgq._skip(text, text, integer, text) is
-'leaves a job, group or schedule out of the ticks for ten minutes';
+comment on function pgq._skip(text, text, integer, text, text) is
+'leaves a job, group or schedule out of the ticks for ten minutes, or (not its fault) out of this '
+'one, and returns its key';
 
-create function pgq._is_skipped(p_kind text, p_key text)
-returns boolean
+create function pgq._skips(p_kind text)
+returns text[]
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgq.skipped s where s.kind = p_kind and s.key = p_key);
+    return array(select s.key from pgq.skipped s where s.kind = p_kind);
 end
 $$;
-comment on function pgq._is_skipped(text, text) is
-'whether ticks leave out a job, group or schedule';
+comment on function pgq._skips(text) is
+'the jobs, groups or schedules that ticks leave out, to be asked for once, not for each row';
 
 create function pgq._forget_skipped(p_now timestamptz)
 returns void

@@ -3,9 +3,9 @@
  * slots, and one that is being truncated must not be touched by anybody who has no business there.
  *
  * Claimable is a job that nobody leases, or whose lease has expired and that has an attempt left
- * (p_max is the queue's max_attempts) and had not lost the lease before. pgq._maintain takes the
- * other expired leases back, or buries their jobs. Parked jobs are looked at in the order in which
- * they fell due, a thousand at a time, and of these the lowest ids come first.
+ * (p_max is the queue's max_attempts); if it had lost the lease before, after the backoff. Ticks
+ * take most of these back sooner, and bury those without an attempt. Parked jobs are looked at in
+ * the order in which they fell due, a thousand at a time, and of these the lowest ids come first.
  */
 
 --@ define start
@@ -34,9 +34,9 @@ coalesce((
 (select pg_relation_size('pgq.job_{slot}') > 0)
 --@ end
 --@ define claimable
-(i.lease_expires_at is null
-                    or (i.lease_expires_at <= v_now and i.cancel_requested is null
-                        and i.lease_ms > 0 and i.attempt < coalesce(i.max_attempts, v_max)))
+(i.lease_expires_at is null or (i.lease_expires_at <= v_now and i.cancel_requested is null
+                    and i.attempt < coalesce(i.max_attempts, v_max) and (i.lease_ms > 0
+                        or pgq._has_waited(i.lane, i.attempt, i.token, i.lease_expires_at))))
 --@ end
 
 -- A place is up to 4095 microseconds behind the time: see "spread".
@@ -153,8 +153,8 @@ update pgq.job_{slot} j
            set token = (nextval('pgq.token') << 20) | v_place
                        | (case when j.group_id is null then 0 else 524288 end),
                attempt = j.attempt + 1, claimed_at = v_now, lease_expires_at = v_expiry,
-               lease_ms = case when j.token is null and j.lease_ms is null then v_lease_ms
-                               else -greatest(v_lease_ms, 2) end,
+               lease_ms = case when coalesce(j.token, j.lease_ms) is null then v_lease_ms
+                               else -v_lease_ms end,
                worker = v_worker, pid = pg_backend_pid()
 --@ end
 --@ define first

@@ -107,11 +107,6 @@ $$;
 comment on function pgq._raise_floor(smallint, integer) is
 'appends the highest sound claim position of a lane in a slot, unless it is not decided yet';
 
--- The key of an advisory lock, which an open transaction holds in share mode if it has lowered one.
---@ define admitting
-1885826918, 1
---@ end
-
 create function pgq._admit(p_slot smallint, p_lane integer, p_due bigint)
 returns void
 language plpgsql
@@ -134,8 +129,8 @@ begin
     end case;
     -- An old snapshot does not show how far others have raised it.
     if found or not pgq._read_committed() then
-        -- In this order: see pgq._find_admitted.
-        perform pg_try_advisory_xact_lock_shared({admitting});
+        -- In this order: see pgq._find_admitted. No other open transaction has this lock.
+        lock table pgq.gate in row exclusive mode;
         perform nextval('pgq.admission');
     end if;
 end
@@ -171,8 +166,10 @@ begin
                     where j.lane = l.id and j.{key} > f.base and j.{key} <= f.floor
                       and (j.lease_expires_at is null
                            or (j.lease_expires_at <= p_now and j.cancel_requested is null
-                               and j.lease_ms > 0
-                               and j.attempt < coalesce(j.max_attempts, q.max_attempts)))
+                               and j.attempt < coalesce(j.max_attempts, q.max_attempts)
+                               and (j.lease_ms > 0 or pgq._has_waited(
+                                       j.lane, j.attempt, j.token, j.lease_expires_at
+                                   ))))
                     order by j.{key}
                     limit 1
                ) j (key);

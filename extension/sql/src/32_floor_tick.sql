@@ -46,7 +46,7 @@ begin
     -- Before the snapshots in which the slots are looked at.
     v_is_open := exists (
         select from pg_locks l
-         where l.locktype = 'advisory' and (l.classid, l.objid, l.objsubid) = ({admitting}, 2)
+         where l.relation = 'pgq.gate'::regclass and l.mode = 'RowExclusiveLock'
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
     );
     perform pgq._lower_bases(s) from unnest(pgq._slots()) s where s >= 4;

@@ -97,10 +97,7 @@ begin
     p_job.due := pgq._us(greatest(p_run_at, pgq._open_slot(p_job.slot))) + p_job.id {spread};
     p_job.token := null;
     p_job.lease_expires_at := null;
-    -- The marks of pgq._reclaim stay.
-    if p_job.lease_ms not between -1 and 0 then
-        p_job.lease_ms := null;
-    end if;
+    p_job.lease_ms := case when p_job.lease_ms = 0 then 0 end;
     p_job.worker := null;
     insert into pgq.job select p_job.*;
     perform pgq._admit(p_job.slot, p_job.lane, p_job.due);
@@ -110,7 +107,9 @@ $$;
 comment on function pgq._park(pgq.job, timestamptz) is
 'puts a job back that has just been deleted from pgq.job or pgq.archive: ready, or scheduled';
 
-create function pgq._backoff(p_queue pgq.queue, p_attempt integer)
+create function pgq._backoff(
+    p_queue pgq.queue, p_attempt integer, p_share double precision default random()
+)
 returns interval
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -128,12 +127,31 @@ begin
         v_seconds := extract(epoch from p_queue.backoff_base)::double precision
             * power(p_queue.backoff_factor, v_tries);
     end if;
-    return make_interval(secs => v_seconds * (0.5 + random() / 2));
+    return make_interval(secs => v_seconds * (1 + p_share) / 2);
 end
 $$;
-comment on function pgq._backoff(pgq.queue, integer) is
-'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a '
-'random share between a half and all ("equal jitter")';
+comment on function pgq._backoff(pgq.queue, integer, double precision) is
+'the wait before the next try: base * factor ^ (attempt - 1), at most backoff_max; of that a half, '
+'and of the other half p_share, 0 to 1 ("equal jitter")';
+
+create function pgq._has_waited(
+    p_lane integer, p_attempt integer, p_token bigint, p_lost_at timestamptz
+)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select pgq._now() - pgq._backoff(q, p_attempt, (hashint8(p_token) & 1023) / 1023.0)
+                   >= p_lost_at
+          from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = p_lane
+    );
+end
+$$;
+comment on function pgq._has_waited(integer, integer, bigint, timestamptz) is
+'whether the backoff is over for a job that has lost its second lease in a row, and no tick has '
+'come to take it back. Its jitter is in its token, so that all looks agree';
 
 create function pgq._put_back(p_job pgq.job, p_delay interval, p_error text, p_retryable boolean)
 returns text

@@ -215,6 +215,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('job');
     v_job pgq.job;
 begin
     if not exists (select from pgq.lane l where l.expiring) then
@@ -222,9 +223,10 @@ begin
     end if;
     for v_try in {tries} loop
         begin
+            v_job := null;
             for v_job in
                 select o.* from unnest(pgq._slots()) s, pgq._find_overdue(s, p_now) o
-                 where not pgq._is_skipped('job', o.id::text)
+                 where o.id::text <> all (v_skips)
             loop
                 perform pgq._expire(v_job);
             end loop;
@@ -234,7 +236,8 @@ begin
                 if v_job is null then
                     raise;
                 end if;
-                perform pgq._skip('job', v_job.id::text, v_job.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('job', v_job.id::text, v_job.lane, sqlstate, sqlerrm);
         end;
     end loop;
 end

@@ -154,13 +154,15 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('job');
     v_waiter record;
 begin
     for v_try in {tries} loop
         begin
+            v_waiter := null;
             for v_waiter in
                 select distinct w.* from unnest(p_job_ids, p_lanes) w (id, lane)
-                 where not pgq._is_skipped('job', w.id::text)
+                 where w.id::text <> all (v_skips)
             loop
                 perform pgq._kill_waiter(v_waiter.id, v_waiter.lane);
             end loop;
@@ -170,12 +172,13 @@ begin
                 if v_waiter is null then
                     raise;
                 end if;
-                perform pgq._skip('job', v_waiter.id::text, v_waiter.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('job', v_waiter.id::text, v_waiter.lane, sqlstate, sqlerrm);
         end;
     end loop;
     insert into pgq.waiter_hint (job_id, lane)
     select -w.id, w.lane from unnest(p_job_ids, p_lanes) w (id, lane)
-     where pgq._is_skipped('job', w.id::text);
+     where w.id::text = any (v_skips);
 end
 $$;
 comment on function pgq._kill_waiters(bigint[], integer[]) is
@@ -249,7 +252,8 @@ begin
         select l from pgq._lock_groups(
             array(
                 select distinct abs(h.job_id) from pgq.waiter_hint h
-                 where not pgq._is_skipped('job', abs(h.job_id)::text) limit 1000
+                 where abs(h.job_id)::text <> all ((select pgq._skips('job'))::text[])
+                 limit 1000
             ), true
         ) l
     );

@@ -245,6 +245,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('group');
     v_groups bigint[];
     v_hint record;
 begin
@@ -253,13 +254,14 @@ begin
         v_groups := array(
             select g from pgq._lock_groups(array(
                 select distinct h.group_id from pgq.group_hint h
-                 where h.id >= 0 and not pgq._is_skipped('group', h.group_id::text) limit 1000
+                 where h.id >= 0 and h.group_id::text <> all (v_skips) limit 1000
             ), true) g
         );
         if v_groups = '{}' then
             return;
         end if;
         begin
+            v_hint := null;
             -- With a snapshot taken after the locks.
             for v_hint in
                 with taken as (
@@ -276,7 +278,8 @@ begin
                 if v_hint is null then
                     raise;
                 end if;
-                perform pgq._skip('group', v_hint.group_id::text, null, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('group', v_hint.group_id::text, null, sqlstate, sqlerrm);
         end;
     end loop;
 end

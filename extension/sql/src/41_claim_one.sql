@@ -102,7 +102,7 @@ begin
       from pgq.lane l join pgq.queue q on q.id = l.queue_id where l.id = v_job.lane;
     perform pgq._check_claimable(v_job, v_queue);
     if v_job.token is not null and v_job.lease_ms < 0 then
-        -- Other claims leave it to the next tick.
+        -- Other claims wait for the backoff.
         v_job := pgq._lock(v_job.slot, v_job.lane, id, true);
         if v_job.lease_expires_at <= pgq._now() then
             v_job := pgq._remove(v_job.slot, v_job.lane, id);

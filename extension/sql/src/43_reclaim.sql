@@ -9,10 +9,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._remove(p_slot, p_lane, p_id);
+    v_delay constant interval := case when v_job.lease_ms > 0 then interval '0' end;
 begin
-    v_job.lease_ms := case when v_job.lease_ms > 0 then 0 else -1 end;
+    v_job.lease_ms := 0;
     perform pgq._put_back(
-        v_job, case when v_job.lease_ms = 0 then interval '0' end,
+        v_job, v_delay,
         format('lease expired at %s (attempt %s, worker %s)', v_job.lease_expires_at,
                v_job.attempt, coalesce(left(v_job.worker, 200), 'unnamed')),
         true
@@ -31,6 +32,7 @@ declare
     v_now constant timestamptz := pgq._now();
     -- Seldom: to look at all permits takes long where there are thousands.
     v_by_permit constant boolean := p_exhausted and random() < 0.05;
+    v_skips text[] := pgq._skips('job');
     v_ids bigint[]; v_left integer; v_slot smallint; v_expired record;
 begin
     for v_try in {tries} loop
@@ -50,7 +52,7 @@ begin
                                select h.* from pgq._expired_holders(v_slot, v_now) h
                                 where v_by_permit
                            ) e
-                     where not pgq._is_skipped('job', e.id::text)
+                     where e.id::text <> all (v_skips)
                      limit v_left
                 loop
                     perform pgq._take_back(v_slot, v_expired.lane, v_expired.id);
@@ -64,7 +66,8 @@ begin
                 if v_expired is null then
                     raise;
                 end if;
-                perform pgq._skip('job', v_expired.id::text, v_expired.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('job', v_expired.id::text, v_expired.lane, sqlstate, sqlerrm);
         end;
     end loop;
 end

@@ -86,8 +86,8 @@ begin
         select t.* from unnest(pgq._slots()) s, pgq._take_jobs(s, p_dropped.queue_id, p_max) t
     ), kept as (
         insert into {archive}
-        select g.id, g.enqueued_at, v_now, v_now + p_dropped.keep_for, g.run_at, g.claimed_at,
-               g.token, pgq._archive_bucket(
+        select g.id, g.enqueued_at, v_now, v_now + p_dropped.keep_for, g.run_at,
+               case when g.token is not null then g.claimed_at end, g.token, pgq._archive_bucket(
                    v_now + p_dropped.keep_for, v_now + p_dropped.keep_for - v_now
                ),
                l.priority, g.attempt, g.max_attempts, 'cancelled', p_dropped.name, g.worker,
@@ -135,15 +135,22 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select l.virtualtransaction from pg_locks l
+        select h.name
+          from pg_locks l
+          left join pg_locks x
+            on x.virtualtransaction = l.virtualtransaction and x.locktype = 'transactionid'
+               and x.mode = 'ExclusiveLock',
+               unnest(array[l.virtualtransaction, x.transactionid::text]) h (name)
          where l.relation = 'pgq.lane'::regclass
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
            and l.pid is distinct from pg_backend_pid()
+           and h.name is not null
     );
 end
 $$;
 comment on function pgq._lane_holders() is
-'the other transactions that have read lanes, by pg_locks.virtualtransaction: -1/... if prepared';
+'the other transactions that have read lanes, by pg_locks.virtualtransaction and, if they write, '
+'by transaction id: a prepared one keeps only that when the server starts again';
 
 create function pgq._forget_dropped()
 returns void
@@ -151,34 +158,38 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_dropped pgq.dropped;
-    v_holders text[];
-begin
     -- Whoever commits the drop itself does not know yet who will have seen the lanes.
+    v_ids constant integer[] := array(
+        select d.queue_id from pgq.dropped d where d.xid <> pg_current_xact_id()
+    );
+    v_holders text[];
+    v_dropped pgq.dropped;
+begin
+    if v_ids = '{}' then
+        return;
+    end if;
+    v_holders := pgq._lane_holders();
+    update pgq.dropped d set holders = v_holders
+     where d.queue_id = any (v_ids) and d.holders is null;
+    -- At random: those in which others keep a job locked hold up no more than themselves.
     for v_dropped in
-        select d.* from pgq.dropped d where d.xid <> pg_current_xact_id() order by d.queue_id
+        select d.* from pgq.dropped d
+         where d.queue_id = any (v_ids) and not d.holders && v_holders
+         order by random() limit 20
     loop
-        continue when pgq._empty_dropped(v_dropped, 1000) > 0;
-        v_holders := pgq._lane_holders();
-        update pgq.dropped d set holders = v_holders
-         where d.queue_id = v_dropped.queue_id and d.holders is null;
-        -- The name of a transaction changes when it is prepared.
-        if not (coalesce(v_dropped.holders, v_holders) && v_holders)
-            and not exists (select from unnest(v_holders) h where h ^@ '-1/')
-            and not pgq._holds_live(v_dropped.queue_id)
-        then
-            delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
-            delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
-            delete from pgq.start s where s.queue_id = v_dropped.queue_id;
-            delete from pgq.group_block b where b.queue_id = v_dropped.queue_id;
-            delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
-        end if;
+        continue when pgq._empty_dropped(v_dropped, 1000) > 0
+            or pgq._holds_live(v_dropped.queue_id);
+        delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
+        delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
+        delete from pgq.start s where s.queue_id = v_dropped.queue_id;
+        delete from pgq.group_block b where b.queue_id = v_dropped.queue_id;
+        delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
     end loop;
 end
 $$;
 comment on function pgq._forget_dropped() is
-'for ticks: removes what is left of dropped queues, a thousand jobs per slot and queue, and at '
-'last their lanes';
+'for ticks: of 20 dropped queues whose lanes no open transaction has read removes what is left, a '
+'thousand jobs per slot and queue, and at last the lanes';
 
 create function @extschema@.pgq_drop_queue(
     name text,

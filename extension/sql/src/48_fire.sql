@@ -135,16 +135,18 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('schedule');
     v_due record;
 begin
     for v_try in {tries} loop
         begin
+            v_due := null;
             for v_due in
                 select s as schedule, s.name, q.name as queue,
                        (select l.id from pgq.lane l where l.queue_id = q.id limit 1) as lane
                   from pgq.schedule s join pgq.queue q on q.id = s.queue_id
                  where s.next_at <= p_now and not s.paused
-                   and not pgq._is_skipped('schedule', s.name)
+                   and s.name <> all (v_skips)
                  order by s.next_at limit 100 for update of s skip locked
             loop
                 perform pgq._fire_if_due(v_due.schedule, v_due.queue, p_now);
@@ -155,7 +157,8 @@ begin
                 if v_due is null then
                     raise;
                 end if;
-                perform pgq._skip('schedule', v_due.name, v_due.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('schedule', v_due.name, v_due.lane, sqlstate, sqlerrm);
         end;
     end loop;
 end

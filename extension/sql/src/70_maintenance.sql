@@ -178,7 +178,7 @@ begin
                      where i.lease_expires_at is distinct from 'infinity'
                        and (i.token is null or i.lane = any (v_lanes))
                        and (i.id = any (p_ids)) is not false
-                       and not pgq._is_skipped('job', i.id::text) limit 1000) i
+                       and i.id::text <> all ((select pgq._skips('job'))::text[]) limit 1000) i
               left join lateral pgq._lock_groups(array[i.group_id], true) g on true
              where i.group_id is null or g is not null
         ), moved as (
@@ -235,12 +235,15 @@ declare
     v_ids bigint[] := p_ids;
     v_half integer;
     v_lane integer;
-    v_error text;
+    v_state text; v_error text;
 begin
     begin
         return pgq._move(p_from, p_to, p_now, p_ids);
     exception
+        when disk_full then
+            return false;
         when {fault_of_one} then
+            v_state := sqlstate;
             v_error := sqlerrm;
     end;
     if v_ids is null then
@@ -248,7 +251,7 @@ begin
     end if;
     if cardinality(v_ids) < 2 then
         select j.lane into v_lane from pgq.job j where j.slot = p_from and j.id = v_ids[1];
-        perform pgq._skip('job', v_ids[1]::text, v_lane, v_error);
+        perform pgq._skip('job', v_ids[1]::text, v_lane, v_state, v_error);
         return false;
     end if;
     v_half := cardinality(v_ids) / 2;
