@@ -11,6 +11,8 @@ import pytest
 from mutants import OPERATORS, Mutant, make_mutants, split
 from run_mutants import EQUIVALENT, File, PgTap, choose, order, read_equivalent, read_script
 
+pytestmark = pytest.mark.constant
+
 SQL = Path(__file__).parents[1] / "sql"
 
 PLANTED = """
@@ -94,7 +96,6 @@ def function(body: str) -> str:
     return f"create function pgq._f()\nreturns void\nas $$\nbegin\n    {body}\nend\n$$;\n"
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("operator", "body", "expected"), GUARDS)
 def test_a_mutant_weakens_one_guard(operator: str, body: str, expected: list[str]) -> None:
     made = [mutant for mutant in make_mutants(function(body)) if mutant.operator == operator]
@@ -103,22 +104,19 @@ def test_a_mutant_weakens_one_guard(operator: str, body: str, expected: list[str
         assert [mutant.name for mutant in made if part in mutant.sql]
 
 
-@pytest.mark.once
 def test_functions_lose_their_search_path_and_keep_the_rest() -> None:
     (mutant,) = make_mutants("create function pgq._f()\nset search_path = a\nset jit = off\nas '';")
     assert mutant.operator == "search-path"
     assert mutant.sql == "create or replace function pgq._f()\nset jit = off\nas '';"
 
 
-@pytest.mark.once
 def test_what_is_revoked_is_granted() -> None:
     (mutant,) = make_mutants("revoke all on function @extschema@.f(a, b)\n    from public;")
     assert mutant.sql == "grant all on function public.f(a, b)\n    to public;"
 
 
-@pytest.mark.once
 def test_copies_for_slots_are_mutated_together_and_others_alone() -> None:
-    filler = "    perform 1;\n" * 5
+    filler = "    perform 1;\n" * 9
     one = "".join(f"{filler}    delete from j_{n} where token = t;\n{filler}" for n in range(3))
     (mutant,) = [m for m in make_mutants(function(one)) if m.operator == "token"]
     assert mutant.sql.count("where true") == 3
@@ -128,14 +126,12 @@ def test_copies_for_slots_are_mutated_together_and_others_alone() -> None:
     assert made[0].name + " #2" == made[1].name
 
 
-@pytest.mark.once
 def test_a_body_of_statements_is_one_function() -> None:
     body = "begin atomic\nselect case when a then 1 end;\nselect 2;\nend;"
     statements = split(f"create function f() returns integer\n{body}\ncreate view v as select 1;")
     assert [statement.name for statement in statements] == ["f", "v"]
 
 
-@pytest.mark.once
 def test_a_mutant_keeps_its_name_and_key_when_other_code_changes() -> None:
     guarded = function("delete from j where token = t;")
     (before,) = make_mutants(guarded)
@@ -149,7 +145,6 @@ def made() -> list[Mutant]:
     return make_mutants(read_script())
 
 
-@pytest.mark.once
 def test_each_equivalent_is_a_mutant_of_this_version(made: list[Mutant]) -> None:
     """A line for what is gone would hide a mutant to come."""
     equivalent = read_equivalent(EQUIVALENT)
@@ -168,7 +163,6 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PgTap, F
         yield bench, measured[0]
 
 
-@pytest.mark.once
 def test_a_guard_without_a_test_survives_and_others_are_killed(
     planted: tuple[PgTap, File],
 ) -> None:
@@ -184,7 +178,6 @@ def test_a_guard_without_a_test_survives_and_others_are_killed(
     }
 
 
-@pytest.mark.once
 def test_what_cannot_be_created_and_what_hangs_are_told_apart(
     planted: tuple[PgTap, File],
 ) -> None:
@@ -197,7 +190,6 @@ def test_what_cannot_be_created_and_what_hangs_are_told_apart(
     assert (result.status, "statement timeout" in result.by) == ("killed", True)
 
 
-@pytest.mark.once
 def test_files_that_execute_the_function_come_first_and_quickest() -> None:
     script = function("perform 1;") + function("perform pgq._f();").replace("_f()\nr", "_g()\nr")
     (mutant,) = make_mutants(function("delete from j where token = t;"))
@@ -214,7 +206,6 @@ def test_files_that_execute_the_function_come_first_and_quickest() -> None:
     ]
 
 
-@pytest.mark.once
 def test_a_sample_of_mutants_is_killed(made: list[Mutant]) -> None:
     """Receipts are checked by what fencing tests; PGQ_MUTANT_SEED chooses others."""
     seed = int(os.environ.get("PGQ_MUTANT_SEED", "0"))
@@ -230,6 +221,5 @@ def test_a_sample_of_mutants_is_killed(made: list[Mutant]) -> None:
     assert [result for result in results if result.status != "killed"] == []
 
 
-@pytest.mark.once
 def test_each_operator_has_mutants_in_this_version(made: list[Mutant]) -> None:
     assert {mutant.operator for mutant in made} == {*OPERATORS}

@@ -102,7 +102,8 @@ select pg_temp.fences(q, n, g)
        unnest(array[false, true]) g;
 
 select pg_temp.claim_twice('kept', 1, false, true) \g /dev/null
-select pgq_complete(array[r.id, r.id], array[r.stale, r.token], array[jsonb '"old"', '"new"'])
+select pgq_complete(array[r.id, r.id, r.id], array[r.stale, r.token, r.token + 1048576],
+                    array[jsonb '"old"', '"new"', '"none"'])
   from receipt r \g /dev/null
 select results_eq(
     'select j.result from pgq_jobs j join receipt r on r.id = j.id', array[jsonb '"new"'],
