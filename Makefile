@@ -10,8 +10,8 @@ PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
-    examples benchmarks $(wildcard extension/*.py)
+PGQ_CHECKED      := python/src tests/python tests/history tests/clients tests/site tools demo \
+    docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -35,8 +35,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site mutants model lint format docs playground \
-    reference bench freeze install uninstall installcheck dist deb clean
+    test-installs test-clients test-docker test-site history mutants model lint format docs \
+    playground reference bench freeze install uninstall installcheck dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -94,6 +94,9 @@ test-clients: dev-setup build ## run a program in each of nine languages, also b
 test-installs: dev-setup build ## run all tests on upgraded installations, and on those by script
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install upgraded
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install script
+
+history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)
 
 playground: dev-setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
 
