@@ -36,8 +36,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site explore history lint format docs playground reference bench freeze install uninstall installcheck \
-    dist deb clean
+    test-installs test-clients test-docker test-site explore history mutants model lint format docs \
+    playground reference bench freeze install uninstall installcheck dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -74,6 +74,12 @@ demo: build ## show pgq at work, on a private PostgreSQL
 test: dev-setup build ## run all tests on PostgreSQL 18, those in SQL also on 14
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TEST_OPTIONS) $(PGQ_TESTED:%=--version %) \
 	    $(PGQ_TESTED_SQL:%=--sql %)
+
+mutants: dev-setup build ## remove one guard at a time and run the pgTAP tests, for hours, or MUTANTS="--sample 9"
+	$(PGQ_PYTHON) tools/run_mutants.py $(MUTANTS)
+
+model: dev-setup ## check the models of models/ with SPIN
+	$(PGQ_PYTHON) tools/check_models.py
 
 test-fresh: ## run tests and demo on minimal Debian systems, PGQ_FRESH="bookworm trixie"; as root
 	$(PGQ_SETUP_PYTHON) tools/fresh.py $(PGQ_FRESH:%=--release %) $(PGQ_FRESH_USER:%=--user %) \
