@@ -5,13 +5,15 @@ PGQ_VERSIONS     ?= 14 15 16 17 18
 PGQ_TESTED       ?= 18
 PGQ_TESTED_SQL   ?= 14
 PGQ_TEST_OPTIONS ?=
+PGQ_CHAOS        ?=
+PGQ_CHAOS_OPTIONS ?=
 PGQ_FRESH        ?= bookworm trixie
 PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/history tests/clients tests/site tools demo \
-    docker examples benchmarks $(wildcard extension/*.py)
+PGQ_CHECKED      := python/src tests/python tests/history tests/chaos tests/clients tests/site tools \
+    demo docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -35,7 +37,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site history lint format docs playground reference bench freeze install uninstall installcheck \
+    test-installs test-clients test-docker test-site chaos history lint format docs playground reference \
+    bench freeze install uninstall installcheck \
     dist deb clean
 
 help: ## list the targets
@@ -88,6 +91,9 @@ test-clients: dev-setup build ## run a program in each of nine languages, also b
 test-installs: dev-setup build ## run all tests on upgraded installations, and on those by script
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install upgraded
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install script
+
+chaos: dev-setup build ## kill, stall and starve pgq under load, PGQ_CHAOS="worker_kill failover"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.chaos $(PGQ_CHAOS_OPTIONS) $(PGQ_CHAOS)
 
 history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)
