@@ -6,13 +6,15 @@ PGQ_TESTED       ?= 18
 PGQ_TESTED_SQL   ?= 14
 PGQ_TEST_OPTIONS ?=
 PGQ_EXPLORE      ?=
+PGQ_CHAOS        ?=
+PGQ_CHAOS_OPTIONS ?=
 PGQ_FRESH        ?= bookworm trixie
 PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/explore tests/history tests/clients tests/site \
-    tools demo docker examples benchmarks $(wildcard extension/*.py)
+PGQ_CHECKED      := python/src tests/python tests/explore tests/history tests/chaos tests/clients \
+    tests/site tools demo docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -36,8 +38,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site explore history mutants model lint format docs \
-    playground reference bench freeze install uninstall installcheck dist deb clean
+    test-installs test-clients test-docker test-site explore history chaos mutants model lint format \
+    docs playground reference bench freeze install uninstall installcheck dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -98,6 +100,9 @@ test-installs: dev-setup build ## run all tests on upgraded installations, and o
 
 explore: dev-setup build ## try all interleavings of every pair of calls, PGQ_EXPLORE="--pairs --part 1/9"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.explore $(PGQ_EXPLORE)
+
+chaos: dev-setup build ## kill, stall and starve pgq under load, PGQ_CHAOS="worker_kill failover"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.chaos $(PGQ_CHAOS_OPTIONS) $(PGQ_CHAOS)
 
 history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)

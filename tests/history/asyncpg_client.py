@@ -198,7 +198,9 @@ def _job(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _seconds(time: str) -> float:
-    """Return the seconds since 1970 of a time as `timestamptz_send` gives it, in hexadecimal."""
+def _seconds(time: str | datetime) -> float:
+    """Return the seconds since 1970 of a time; the bindings ask for `timestamptz_send`, in hex."""
+    if isinstance(time, datetime):  # as 0.1.0 does
+        return time.timestamp()
     (microseconds,) = struct.unpack(">q", bytes.fromhex(time))
     return _EPOCH + float(microseconds) / 1e6

@@ -43,11 +43,17 @@ class Psql:
         environment: has the variables of libpq, and psql in its PATH.
         dsn: a connection string; by default the variables say where to.
         setup: SQL that the session runs first.
+        patience: seconds without an answer after which the session counts as hung.
     """
 
     def __init__(
-        self, environment: Mapping[str, str] | None = None, dsn: str = "", setup: str = ""
+        self,
+        environment: Mapping[str, str] | None = None,
+        dsn: str = "",
+        setup: str = "",
+        patience: float = PATIENCE,
     ) -> None:
+        self._patience = patience
         self._process = subprocess.Popen(
             ["psql", "-X", "-q", "-A", "-t", *([dsn] if dsn else [])],
             stdin=subprocess.PIPE,
@@ -101,11 +107,11 @@ class Psql:
     def _line(self) -> str:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._patience
         while b"\n" not in self._rest:
             ready, _, _ = select.select([descriptor], [], [], deadline - time.monotonic())
             if not ready:
-                raise TimeoutError(f"psql gave no answer within {PATIENCE} s")
+                raise TimeoutError(f"psql gave no answer within {self._patience} s")
             if not (read := os.read(descriptor, 1 << 16)):
                 raise ConnectionLostError
             self._rest += read
@@ -154,9 +160,10 @@ class Client:
         environment: Mapping[str, str] | None = None,
         dsn: str = "",
         setup: str = "",
+        patience: float = PATIENCE,
     ) -> None:
         self.recorder = recorder
-        self.psql = Psql(environment, dsn, setup)
+        self.psql = Psql(environment, dsn, setup, patience)
         self.session = recorder.session()
         self._transactions = 0
         self._tx: int | None = None

@@ -66,8 +66,13 @@ class Call:
         return list(self.answer or []) if self.answered and self.do in _CLAIMS else []
 
     def receipts(self) -> list[tuple[int, int]]:
-        """Return the receipts that it used."""
-        return list(zip(self.args.get("ids", ()), self.args.get("tokens", ()), strict=True))
+        """Return the receipts that it used, of each job the newest: the answer names no token."""
+        if "ids" not in self.args:  # the tokens of `release_unheld` are those to keep
+            return []
+        newest: dict[int, int] = {}
+        for job_id, token in zip(self.args["ids"], self.args["tokens"], strict=True):
+            newest[job_id] = max(token, newest.get(job_id, token))
+        return list(newest.items())
 
     def accepted(self) -> set[int]:
         """Return the ids of the jobs whose receipts were accepted."""

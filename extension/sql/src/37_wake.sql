@@ -16,6 +16,12 @@
 1885826917
 --@ end
 
+-- From here on nobody is notified, and sleepers look by themselves: NOTIFY fails the commit where
+-- the queue of the whole server is full, as a session that listens and does not read makes it.
+--@ define notify_full
+0.9
+--@ end
+
 create function pgq._wake(p_queue_id integer)
 returns void
 language plpgsql
@@ -35,7 +41,8 @@ begin
     if current_setting('max_prepared_transactions') = '0'
         or current_setting('session_replication_role') = 'replica'
     then
-        perform pg_notify(format('pgq_%s', p_queue_id), '');
+        perform pg_notify(format('pgq_%s', p_queue_id), '')
+          where pg_notification_queue_usage() < {notify_full};
     else
         insert into pgq.chore (wake) values (p_queue_id);
     end if;
