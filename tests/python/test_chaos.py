@@ -11,7 +11,7 @@ from pgserver import Server
 from tests.chaos.faults import FAULTS
 from tests.chaos.stage import run, unharmed
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 SCALE = 0.25
 

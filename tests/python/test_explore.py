@@ -21,6 +21,8 @@ from tests.explore.rules import Answer, Call, Claimed, Failure
 from tests.explore.scenario import Scenario
 from tests.explore.stage import SETTINGS, prepared, stage
 
+pytestmark = pytest.mark.server
+
 SAMPLE = {"pairs": 30, "triples": 4}
 
 

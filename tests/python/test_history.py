@@ -26,6 +26,8 @@ from tests.history.record import Recorder
 
 from .conftest import TEMPLATE
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = ROOT / "tests" / "history" / "broken"
 TABLES = "create table effect (job bigint not null)"
