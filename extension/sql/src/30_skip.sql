@@ -31,9 +31,8 @@ begin
     raise warning 'maintenance skips % "%" of queue "%": %', p_kind, p_key,
             (select l.queue from pgq.lane l where l.id = p_lane), left(p_error, 1000)
         using errcode = '01000',
-              hint = case when found
-                          then 'The next try is in ten minutes; pgq_health shows it until then.'
-                          else 'The next maintenance tries again.' end;
+              hint = 'The next try is in ten minutes at the latest; pgq_health shows what is '
+                     'skipped.';
     return p_key;
 end
 $$;
