@@ -3,7 +3,7 @@
     python tools/run_tests.py [--version 18]... [--sql 17]... [--once]
         [--only sql|python|clients] [--install extension|upgraded|script] [-- argument ...]
 
-On the versions of --sql the pgTAP suite runs, on 14 and 17 in other surroundings: settings, locale
+On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
 and way of installation. The pytest suite runs in four parts. Three suites run at a time. Each
 prints one line as it ends; at the end come the failures in full, how to run only those, and the
 counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
@@ -113,7 +113,7 @@ _PARTS = 4
 
 _USUAL = Surroundings()
 _UNUSUAL = {
-    14: Surroundings(
+    15: Surroundings(
         settings={"plan_cache_mode": "force_generic_plan", "max_prepared_transactions": "10"},
         install="script",
     ),
