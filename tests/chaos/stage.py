@@ -222,7 +222,8 @@ def workplace(keep: Path | None) -> Generator[Path]:
         yield directory
     finally:
         if keep is not None:
-            shutil.rmtree(keep, ignore_errors=True)
+            if keep.exists():
+                shutil.rmtree(keep)
             keep.mkdir(parents=True)
             for file in [*directory.glob("*.jsonl"), *directory.glob("*.log")]:
                 shutil.copy(file, keep)

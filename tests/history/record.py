@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import threading
@@ -70,3 +71,19 @@ class Recorder:
     def _write(self, line: dict[str, Any]) -> None:
         text = json.dumps({"at": time.monotonic_ns(), **line}, separators=(",", ":"))
         os.write(self._file, f"{text}\n".encode())
+
+
+def load_parser(
+    description: str | None, roles: list[str], *, lease: float
+) -> argparse.ArgumentParser:
+    """Return a parser of what all loads take; `lease` is the default of that option."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("role", choices=roles)
+    parser.add_argument("--history", type=Path, required=True, help="the directory")
+    parser.add_argument("--name", required=True, help="of the process, and of its file")
+    parser.add_argument("--dsn", default="")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--pause", type=float, default=0.005, help="seconds between two calls")
+    parser.add_argument("--lease", type=float, default=lease, help="seconds")
+    return parser

@@ -9,16 +9,14 @@ the connection: they connect again, and use the receipts that they have.
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from .psql import Client, ConnectionLostError, SqlError
-from .record import Recorder
+from .record import Recorder, load_parser
 
 QUEUES: Final = ("work", "grouped", "limited")
 SOLE: Final = "sole"  # has one consumer
@@ -178,15 +176,7 @@ class Consumer(Loop):
 
 def main() -> None:
     """Run the load that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=["produce", "consume"])
-    parser.add_argument("--history", type=Path, required=True, help="the directory")
-    parser.add_argument("--name", required=True, help="of the process, and of its file")
-    parser.add_argument("--dsn", default="")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--pause", type=float, default=0.005, help="seconds between two calls")
-    parser.add_argument("--lease", type=float, default=2.0, help="seconds")
+    parser = load_parser(__doc__, ["produce", "consume"], lease=2.0)
     parser.add_argument("--queue", default="", help="of a consumer; default: all")
     options = parser.parse_args()
     recorder = Recorder(options.history, options.name, program="scripts", seed=options.seed)

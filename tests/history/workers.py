@@ -15,14 +15,13 @@ import logging
 import random
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 import pgq
 
 from .asyncpg_client import recorded
-from .record import Recorder
+from .record import Recorder, load_parser
 
 QUEUE: Final = "work"
 GROUPED: Final = "grouped"
@@ -116,15 +115,7 @@ async def run(options: argparse.Namespace, recorder: Recorder) -> None:
 
 def main() -> None:
     """Run the load that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=["produce", "work"])
-    parser.add_argument("--history", type=Path, required=True, help="the directory")
-    parser.add_argument("--name", required=True, help="of the process, and of its file")
-    parser.add_argument("--dsn", default="")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--pause", type=float, default=0.005, help="seconds between two calls")
-    parser.add_argument("--lease", type=float, default=5.0, help="seconds")
+    parser = load_parser(__doc__, ["produce", "work"], lease=5.0)
     options = parser.parse_args()
     logging.getLogger("pgq").setLevel(logging.ERROR)  # failures of handlers are part of the load
     recorder = Recorder(options.history, options.name, program="workers", seed=options.seed)
