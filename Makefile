@@ -5,13 +5,16 @@ PGQ_VERSIONS     ?= 14 15 16 17 18
 PGQ_TESTED       ?= 18
 PGQ_TESTED_SQL   ?= 14
 PGQ_TEST_OPTIONS ?=
+PGQ_EXPLORE      ?=
+PGQ_CHAOS        ?=
+PGQ_CHAOS_OPTIONS ?=
 PGQ_FRESH        ?= bookworm trixie
 PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
-PGQ_CHECKED      := python/src tests/python tests/clients tests/site tools demo docker \
-    examples benchmarks $(wildcard extension/*.py)
+PGQ_CHECKED      := python/src tests/python tests/explore tests/history tests/chaos tests/clients \
+    tests/site tools demo docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -21,6 +24,9 @@ PGQ_PLAYGROUND   := docs/playground/built/pgq.tar.gz
 PGQ_RELEASED     := $(shell sed 's/.* //' extension/sql/released.sha256)
 PGQ_SQL_TESTS    ?= tests/sql
 PG_CONFIG        ?= pg_config
+
+# Python compiles a module once, not in each of the programs that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # pgspot's parser of PL/pgSQL gives up on variables of the project's own row types. Those bodies
 # are parsed by plpgsql_check, and pgspot still makes sure that each function pins search_path;
@@ -32,8 +38,8 @@ PGQ_PGSPOT       := --no-plpgsql --proc-without-search-path 'pgq._now()'
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site lint format docs playground reference bench freeze install uninstall installcheck \
-    dist deb clean
+    test-installs test-clients test-docker test-site explore history chaos mutants model lint format \
+    docs playground reference bench freeze install uninstall installcheck dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -71,6 +77,12 @@ test: dev-setup build ## run all tests on PostgreSQL 18, those in SQL also on 14
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TEST_OPTIONS) $(PGQ_TESTED:%=--version %) \
 	    $(PGQ_TESTED_SQL:%=--sql %)
 
+mutants: dev-setup build ## remove one guard at a time and run the pgTAP tests, for hours, or MUTANTS="--sample 9"
+	$(PGQ_PYTHON) tools/run_mutants.py $(MUTANTS)
+
+model: dev-setup ## check the models of models/ with SPIN
+	$(PGQ_PYTHON) tools/check_models.py
+
 test-fresh: ## run tests and demo on minimal Debian systems, PGQ_FRESH="bookworm trixie"; as root
 	$(PGQ_SETUP_PYTHON) tools/fresh.py $(PGQ_FRESH:%=--release %) $(PGQ_FRESH_USER:%=--user %) \
 	    -- $(PGQ_FRESH_RUN)
@@ -86,6 +98,15 @@ test-installs: dev-setup build ## run all tests on upgraded installations, and o
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install upgraded
 	$(PGQ_PYTHON) tools/run_tests.py --version 18 --install script
 
+explore: dev-setup build ## try all interleavings of every pair of calls, PGQ_EXPLORE="--pairs --part 1/9"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.explore $(PGQ_EXPLORE)
+
+chaos: dev-setup build ## kill, stall and starve pgq under load, PGQ_CHAOS="worker_kill failover"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.chaos $(PGQ_CHAOS_OPTIONS) $(PGQ_CHAOS)
+
+history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
+	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)
+
 playground: dev-setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.md loads
 
 $(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.json
@@ -98,9 +119,9 @@ test-site: playground ## try the documentation's playground in Chromium
 lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m ruff format --check $(PGQ_CHECKED)
 	$(PGQ_PYTHON) -m ruff check $(PGQ_CHECKED)
-	printf '%s\n' mypy pyright | xargs -n 1 -P 2 $(PGQ_PYTHON) -m
-	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pgq --ignoreexternal
-	PATH="$$PWD/.venv/bin:$$PATH" $(PGQ_PYTHON) -m pyright --verifytypes pytest_pgq --ignoreexternal
+	printf '%s\n' mypy pyright 'pyright --verifytypes pgq --ignoreexternal' \
+	    'pyright --verifytypes pytest_pgq --ignoreexternal' \
+	    | PATH="$$PWD/.venv/bin:$$PATH" xargs -L 1 -P 2 $(PGQ_PYTHON) -m
 	$(PGQ_PYTHON) extension/build.py --check
 	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql \
 	    $(wildcard extension/sql/updates/*.sql)

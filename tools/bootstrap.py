@@ -174,7 +174,8 @@ def libraries(home: Path) -> list[Path]:
 def missing_libraries(home: Path) -> dict[Path, set[str]]:
     """Return the programs and libraries below `home` that lack others, with the names of those.
 
-    The loader itself answers, through ldd. Where there is none, nothing is found missing.
+    A library that is there but too old has the version that it lacks behind its name. The loader
+    itself answers, through ldd. Where there is none, nothing is found missing.
     """
     files = [path for path in sorted(home.rglob("*")) if _is_elf(path)]
     files = [path for path in files if not UNUSED.search(str(path))]
@@ -192,6 +193,8 @@ def missing_libraries(home: Path) -> dict[Path, set[str]]:
             file = Path(line[:-1])
         elif line.endswith("=> not found"):
             missing.setdefault(file, set()).add(line.split()[0])
+        elif old := re.search(r"([^/\s]+): version `(\S+)' not found", line):
+            missing.setdefault(file, set()).add(f"{old[1]} with {old[2]}")
     return missing
 
 
@@ -420,11 +423,11 @@ def _check_libraries(home: Path) -> None:
     """Refuse what was fetched if a program or library of it lacks another one."""
     faults: list[str] = []
     for file, names in missing_libraries(home).items():
-        packages = [re.sub(r"\.so\.?", "", name).lower() for name in sorted(names)]
-        likely = f"on Debian probably {' '.join(packages)}"
-        faults.append(
-            f"{file.name} needs {' '.join(sorted(names))}: install what has it ({likely})"
-        )
+        absent = [name for name in sorted(names) if " with " not in name]
+        packages = [re.sub(r"\.so\.?", "", name).lower() for name in absent]
+        likely = f"install what has it (on Debian probably {' '.join(packages)})"
+        advice = likely if packages else "this system is too old for it"
+        faults.append(f"{file.name} needs {', '.join(sorted(names))}: {advice}")
     if faults:
         raise BootstrapError("\n".join(faults))
 

@@ -165,10 +165,19 @@ def _keep_logs(root: Path, user: str, name: str) -> None:
 
 
 def _run(*command: str | Path) -> None:
+    """Run a command; an interrupt ends all that the command has started as well."""
     try:
-        subprocess.run(command, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
+        process = subprocess.Popen(command, start_new_session=True)
+    except OSError as error:
         raise bootstrap.BootstrapError(str(error)) from error
+    try:
+        status = process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if status != 0:
+        raise bootstrap.BootstrapError(f"{shlex.join(map(str, command))} has failed with {status}")
 
 
 def _output(*command: str) -> str:

@@ -1,15 +1,18 @@
 """Installs pgq in a database, in the way that the environment variable PGQ_TEST_INSTALL names.
 
 "extension" (the default) is CREATE EXTENSION; "upgraded" the same of the first release, updated to
-this version; "script" runs the script that needs no files on the server.
+this version; "script" runs the script that needs no files on the server. PGQ_TEST_CHANGE may name a
+script that changes what was installed, see run_mutants.py.
 """
 
 import os
+from pathlib import Path
 
 import bootstrap
 from pgserver import Server
 
 INSTALL = "PGQ_TEST_INSTALL"
+CHANGE = "PGQ_TEST_CHANGE"
 WAYS = ("extension", "upgraded", "script")
 
 SCRIPTS = bootstrap.ROOT / "python" / "src" / "pgq" / "_scripts"
@@ -31,6 +34,8 @@ def install(server: Server, database: str | None = None, way: str | None = None)
         server.psql("alter extension pgq update", database=database)
     else:
         server.psql("create extension pgq", database=database)
+    if change := os.environ.get(CHANGE):
+        server.psql(Path(change).read_text(encoding="utf-8"), database=database)
 
 
 def uninstall(server: Server, database: str) -> None:

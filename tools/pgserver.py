@@ -64,8 +64,8 @@ class Server:
 
     `version` is a major version, the newest at hand when it is not given; `settings` go to
     postgresql.conf; `extensions` names others than pgq to put in reach, such as pgtap. With
-    `primary`, a running server, it is a standby of that one until `promote`. Without fsync its data
-    is in memory, if there is plenty.
+    `primary`, a running server, it is a standby of that one until `promote`. The server runs with
+    `environment` besides the caller's. Without fsync its data is in memory, if there is plenty.
     """
 
     user = "postgres"
@@ -77,12 +77,13 @@ class Server:
         settings: Mapping[str, str] | None = None,
         extensions: Sequence[str] = (),
         primary: "Server | None" = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._install = find(primary.major if primary else version)
         self._settings = dict(settings or {})
         self._extensions = extensions
         self._primary = primary
-        self._library_path: dict[str, str] = {}
+        self._environment = dict(environment or {})
         self._account = find_account()
         self._psql = find_program("psql", self._install)
         self._process: subprocess.Popen[bytes] | None = None
@@ -134,6 +135,11 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the postmaster is there."""
+        return self._process is not None and self._process.poll() is None
+
     def environment(self) -> dict[str, str]:
         """Return the caller's environment with the variables that lead clients to this server."""
         programs = dict.fromkeys([str(self._install.bin), str(self._psql.parent)])
@@ -173,7 +179,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                env=_environment_without_libpq() | self._library_path,
+                env=_environment_without_libpq() | self._environment,
                 start_new_session=True,
                 **self._account,
             )
@@ -344,7 +350,7 @@ class Server:
             shutil.copyfile(library, place / library.name)
         for path in (place, *place.iterdir()):
             path.chmod(0o755)
-        self._library_path = {"LD_LIBRARY_PATH": str(place)}
+        self._environment["LD_LIBRARY_PATH"] = str(place)
 
 
 def find_account() -> Account:

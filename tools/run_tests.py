@@ -4,15 +4,17 @@
         [--only sql|python|clients] [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
-and way of installation. The pytest suite runs in two parts. Three suites run at a time. Each prints
-one line as it ends; at the end come the failures in full, how to run only those, and the counts.
-What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
+and way of installation. The pytest suite runs in four parts. Three suites run at a time. Each
+prints one line as it ends; at the end come the failures in full, how to run only those, and the
+counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
-"core: ": such a fault is known. Tests with the mark "once" run on PostgreSQL 18 only, beside the
-others when all are to run; with --once also if 18 is not asked for. pytest finds the version to
-test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py. The clients,
-which need languages that others do not have, are tested only when they are asked for.
+"core: ": such a fault is known. Tests with the mark "once" or "constant" run on PostgreSQL 18 only,
+beside the others when all are to run. With --once, which is for another Python, those with the mark
+"once" run also if 18 is not asked for, and those with the mark "server" are left out. pytest finds
+the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see
+pginstall.py. The clients, which need languages that others do not have, are tested only when they
+are asked for.
 """
 
 import argparse
@@ -107,6 +109,7 @@ class Surroundings:
 
 
 _AT_A_TIME = 3
+_PARTS = 4
 
 _USUAL = Surroundings()
 _UNUSUAL = {
@@ -193,7 +196,7 @@ def main() -> int:
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "clients"])
-    parser.add_argument("--once", action="store_true", help="with those of the mark, on 18")
+    parser.add_argument("--once", action="store_true", help="also those of that mark, on 18")
     parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
@@ -205,7 +208,7 @@ def main() -> int:
     # What takes longest begins first.
     for suite in [options.only] if options.only else ["python", "sql"]:
         for version in usual:
-            plan += _runs(suite, version, options.arguments)
+            plan += _runs(suite, version, options.arguments, again=options.once)
         if suite == "python" and options.once and _NEWEST not in usual:
             plan += _parts(_NEWEST, ["once"], _python_parts())
     for version in options.sql:
@@ -250,15 +253,18 @@ def report(outcomes: Sequence[Outcome], *, with_details: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _runs(suite: str, version: int, arguments: Sequence[str]) -> list[Run]:
+def _runs(suite: str, version: int, arguments: Sequence[str], *, again: bool) -> list[Run]:
     """Return what runs a suite on a version, in one part or more."""
     if suite == "sql":
         return [partial(run_sql, version, arguments)]
     if suite == "clients":
         return [partial(run_pytest, CLIENTS, version, arguments)]
-    marks = ["not once"]
+    each, newest = "not once and not constant", "once or constant"
+    if again:
+        each += " and not server"
+    marks = [each]
     if version == _NEWEST:
-        marks = [""] if arguments else ["not once", "once"]
+        marks = [""] if arguments else [each, newest]
     parts = [arguments] if arguments else _python_parts()
     return _parts(version, marks, parts)
 
@@ -274,10 +280,10 @@ def _parts(version: int, marks: Sequence[str], parts: Sequence[Sequence[str]]) -
 
 
 def _python_parts() -> list[list[str]]:
-    """Return the files of the pytest suite in two parts, one of which may run beside the other."""
+    """Return the files of the pytest suite in parts, so small that none runs alone for long."""
     files = sorted((bootstrap.ROOT / "tests" / "python").glob("test_*.py"))
     names = [str(file.relative_to(bootstrap.ROOT)) for file in files]
-    return [names[0::2], names[1::2]]
+    return [names[first::_PARTS] for first in range(_PARTS)]
 
 
 def _run_sql_around(version: int, arguments: Sequence[str], *, aloud: bool) -> Outcome:
@@ -315,9 +321,10 @@ def run_pytest(
     aloud: bool,
 ) -> Outcome:
     """Run pytest over the tests of a suite with the chosen marks; they start their own servers."""
-    marks = [chosen] if chosen else []
+    marks = [f"({chosen})"] if chosen else []
     marks += ["not extension"] if os.environ[INSTALL] == "script" else []
-    command = [sys.executable, "-m", "pytest", "-rfEsxX", "--durations=30", "-m", " and ".join(marks)]
+    command = [sys.executable, "-m", "pytest", "-rfEsxX", "--durations=30"]
+    command += ["-m", " and ".join(marks)]
     command += _with_default(arguments, f"tests/{suite.name}")
     variables = {**os.environ, "PGQ_TEST_VERSION": str(version)}
     outcome = Outcome(suite=suite.name, version=version, part=part)

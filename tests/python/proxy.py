@@ -52,6 +52,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._up = self._down = True
         self.latency = 0.0  # seconds, for each packet
+        self.held = 0  # packets that came to a closed gate
         # While nobody listens there, a bound socket keeps the port from being given to others.
         self._place = socket.socket()
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -150,6 +151,7 @@ class Proxy:
     ) -> None:
         while data := await source.read(65536):
             await asyncio.sleep(self.latency)
+            self.held += not gate.is_set()
             await gate.wait()
             sink.write(data)
             await sink.drain()

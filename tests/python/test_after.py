@@ -25,6 +25,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 AFTER = "select pgq_enqueue('0', priority => 5, after => $1, after_on_dead => $2)"
 # How a session ends a job that it holds.

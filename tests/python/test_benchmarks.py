@@ -33,7 +33,7 @@ from benchmarks.scenario import Scenario, Throughput, Variant
 from benchmarks.system import Database
 from benchmarks.watch import Look, completed
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 SYSTEMS = {
     "pgq": Participant(short="pgq", name="pgq", kind="own", version="1.0"),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shutil
+import signal
+import sys
 from pathlib import Path
 
 import bootstrap
 import fresh
 import pytest
 from bootstrap import BootstrapError
+
+from .sessions import within
+from .workers import is_gone
 
 pytestmark = pytest.mark.once
 
@@ -41,6 +48,22 @@ def test_a_tree_with_such_a_program_is_not_kept(
     with pytest.raises(BootstrapError, match=r"psql needs libpq\S+.*: install what has it"):
         bootstrap.build(tmp_path / "tree", lambda place: copy_psql(place / "psql"))
     assert not (tmp_path / "tree").exists()
+
+
+def test_a_program_that_is_newer_than_a_library_is_refused_with_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "CACHE", tmp_path)
+
+    def fill(place: Path) -> None:
+        program = Path(shutil.copy("/bin/true", place))
+        code = re.sub(rb"\0GLIBC_\d", b"\\0GLIBC_9", program.read_bytes())
+        program.write_bytes(code)
+
+    with pytest.raises(BootstrapError) as caught:
+        bootstrap.build(tmp_path / "tree", fill)
+    told = r"true needs (libc\.so\.6 with GLIBC_9\S+(, )?)+: this system is too old for it"
+    assert re.fullmatch(told, str(caught.value))
 
 
 LISTS = sorted((bootstrap.ROOT / "requirements").glob("*.in"))
@@ -83,3 +106,28 @@ def test_only_root_can_make_fresh_systems(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.argv", ["fresh.py", "--", "true"])
     with pytest.raises(SystemExit, match="only root can make such systems"):
         fresh.main()
+
+
+async def test_a_fresh_system_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) -> None:
+    programs = {
+        "mmdebstrap": '[ "$1" = --version ] && exit; sleep 600 & echo $!; wait',
+        "apt-config": "",
+        "apt-get": "",
+    }
+    for name, script in programs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        program.chmod(0o755)
+    as_root = "import os, fresh; os.geteuid = lambda: 0; fresh.main()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", as_root, "--", "true"),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(fresh.__file__).parent,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert process.stdout is not None
+    assert await within(process.stdout.readline()) == b"making bookworm\n"
+    pid = int(await within(process.stdout.readline()))
+    process.terminate()
+    assert await within(process.wait()) == 128 + signal.SIGTERM
+    await is_gone(pid)

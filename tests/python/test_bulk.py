@@ -22,6 +22,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 JOBS = 2000
 SETTLE = """

@@ -45,7 +45,7 @@ def test_databases_with_the_same_catalog_do_not_differ(server: Server, dsn: dict
     assert differences(fresh, describe(server, dsn["database"])) == []
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_each_kind_of_difference_is_seen(server: Server, dsn: dict[str, Any]) -> None:
     before = describe(server, TEMPLATE)
     for change, kinds in CHANGES.items():

@@ -83,7 +83,7 @@ def test_the_help_of_a_command_has_examples_that_are_right(path: tuple[str, ...]
         ALL[path].make_context(path[-1], words[len(path) + 1 :], parent=click.Context(cli))
 
 
-@pytest.mark.once
+@pytest.mark.constant
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_the_documentation_mentions_a_command(path: tuple[str, ...]) -> None:
     assert f"pgq {' '.join(path)}" in DOCS
@@ -172,7 +172,7 @@ FUNCTIONS_ONLY = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_no_hint_of_the_extension_names_a_function_that_has_a_command() -> None:
     source = "".join(
         path.read_text() for path in sorted((ROOT / "extension/sql/src").glob("*.sql"))

@@ -464,7 +464,7 @@ async def test_an_older_version_is_examined_as_far_as_it_goes(cli: Cli, server: 
         server.psql("drop database older with (force)")
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_the_table_of_the_documentation_has_all_diagnoses() -> None:
     page = read("docs/operations.md").partition("### Diagnoses\n")[2].partition("\n#")[0]
     table = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)

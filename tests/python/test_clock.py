@@ -9,6 +9,8 @@ import pytest
 
 from .sessions import Connection, complete, dequeue, enqueue, maintain, until
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 YEAR = timedelta(days=365)
 LATE = "select count(*) from pgq.job where greatest(run_at, lease_expires_at) > now() + '1 hour'"

@@ -30,6 +30,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 # c looks on, and must not be made to wait.
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 
@@ -280,16 +282,10 @@ async def test_a_checkpoint_is_kept_wherever_the_job_has_been_moved(
 async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connection) -> None:
     ids = await enqueue(a, 20_000)
     early = ids[:2000]
+    now = await stop_clock(a)
     for _ in range(20):
         await dequeue(a, 100, "300 ms")
-
-    async def expired() -> bool:
-        result: bool = await a.fetchval(
-            "select max(lease_expires_at) <= clock_timestamp() from pgq.job"
-        )
-        return result
-
-    await until(expired)
+    await stop_clock(a, now + timedelta(seconds=1))
     seen: list[int] = []
 
     async def all_came() -> bool:
@@ -298,7 +294,7 @@ async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connec
         await complete(a, receipts)
         return early[-1] in seen
 
-    await until(all_came, 5, 0)
+    await until(all_came, pause=0)
     back = [job_id for job_id in seen if job_id <= early[-1]]
     assert back == early
     first, last = seen.index(early[0]), seen.index(early[-1])
@@ -388,6 +384,25 @@ async def test_receipts_of_jobs_for_which_others_wait_are_locked_in_the_same_ord
         assert len(await within(completing)) == jobs
 
 
+async def test_jobs_that_are_given_back_unheld_are_locked_in_the_order_of_completions(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    ids = await enqueue(a, 2)
+    for receipt in reversed(await dequeue(a, 2)):
+        await a.execute("select pgq_release($1, $2)", *receipt)
+    rows = await a.fetch("select id, token from pgq_dequeue(2, '1 hour', worker => 'w')")
+    assert await a.fetchval("select array_agg(id order by due) from pgq.job") == ids[::-1]
+    await c.execute("begin")
+    await c.fetch("select from pgq.job where id = $1 for update", ids[0])
+    async with started(complete(b, [(row["id"], row["token"]) for row in rows])) as completing:
+        await waiting(c, b, completing)
+        async with started(a.fetch("select pgq_release_unheld('w', '{}')")) as releasing:
+            await waiting(c, a, releasing)
+            await c.execute("commit")
+            assert sorted(await within(completing)) == ids
+            assert await within(releasing) == []
+
+
 async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floor(
     dsn: Dsn, a: Connection
 ) -> None:
@@ -402,7 +417,7 @@ async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floo
             async def expired_came(consumer: Connection = old) -> bool:
                 return any(job_id in ids[:400] for job_id, _ in await dequeue(consumer))
 
-            await until(expired_came, 4)
+            await until(expired_came)
 
 
 async def test_a_look_into_an_empty_slot_counts_under_serializable(
@@ -509,7 +524,7 @@ async def test_a_stale_receipt_changes_nothing_while_the_new_holder_works(
         fresh.extend(await dequeue(b))
         return bool(fresh)
 
-    await until(claimed, 3)
+    await until(claimed)
     assert fresh[0][0] == job_id
     assert fresh[0][1] > stale[1]
     # Also while the new holder's transaction is open.

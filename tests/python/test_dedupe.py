@@ -28,6 +28,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 ONE = "select pgq_enqueue(to_jsonb($1::text), dedupe_key => $1)"
 MANY = """

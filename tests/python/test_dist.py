@@ -18,7 +18,7 @@ from bootstrap import ROOT
 
 from .programs import run_program
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 
 def build(output: Path) -> Path:

@@ -14,7 +14,7 @@ from pgserver import Server
 
 from .sessions import within
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 DEMO = ROOT / "docker"
 

@@ -220,7 +220,7 @@ WRONG = """
 """
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_wrong_links_and_what_a_browser_would_fetch_are_found(tmp_path: Path) -> None:
     settings = {
         "INHERIT": str(ROOT / "mkdocs.yml"),

@@ -39,7 +39,7 @@ from .sessions import (
 Rows: TypeAlias = "dict[str, list[str]]"
 Run: TypeAlias = "Callable[..., str]"
 
-pytestmark = pytest.mark.extension
+pytestmark = [pytest.mark.extension, pytest.mark.server]
 
 SOURCE: Final = "Source of dumps"
 INSTALL: Final = "create extension pgq"
@@ -327,7 +327,7 @@ async def test_jobs_go_on_where_they_were(
         await check_life(session, receipts, last, skipped=16_000_000)
 
 
-@pytest.mark.once
+@pytest.mark.constant
 async def test_jobs_go_on_after_pg_upgrade() -> None:
     with Server(16, {"fsync": "off"}) as old, Server(18, {"fsync": "off"}) as new:
         old.psql(f"create role {QUOTED_ROLE}; {INSTALL}")
@@ -497,7 +497,7 @@ def test_the_jobs_can_be_left_out(server: Server, run: Run, target: str) -> None
     assert server.psql("select payload from pgq_dequeue()", database=target) == "0"
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_the_examples_of_the_documentation(server: Server, tmp_path: Path) -> None:
     server.psql(f"create database shop template {TEMPLATE}")
     server.psql("select pgq_enqueue('0'); select pgq_schedule('s', '* * * * *')", database="shop")

@@ -20,6 +20,8 @@ from .sessions import (
     stop_clock,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 KNOWN = """
     select array(

@@ -22,6 +22,8 @@ from pgserver import Server
 
 from .sessions import Connection, connect, dsn_of, until
 
+pytestmark = pytest.mark.server
+
 ROUNDS = 20
 PER_ROUND = 150
 GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # the server, or its answer
@@ -220,4 +222,31 @@ async def test_the_first_claim_after_a_start_is_durable(faulty: Server) -> None:
     connection.terminate()
     connection = await reconnect(faulty)
     assert await connection.fetchval("select id from pgq.job where token is not null") == first.id
+    connection.terminate()
+
+
+async def test_a_prepared_transaction_that_came_later_keeps_no_dropped_queue(
+    faulty: Server,
+) -> None:
+    """After a start, a prepared transaction has no other name than its id."""
+    faulty.psql("alter system set max_prepared_transactions = 2")
+    await asyncio.to_thread(faulty.restart)
+    knows, later = await reconnect(faulty), await reconnect(faulty)
+    await knows.execute("select pgq_create_queue('q')")
+    await knows.execute("begin; select pgq_enqueue('1', 'q'); prepare transaction 'knows'")
+    await later.execute("select pgq_drop_queue('q')")
+    await later.execute("select pgq_maintain()")
+    await later.execute("begin; select pgq_enqueue('1'); prepare transaction 'later'")
+    await asyncio.to_thread(faulty.restart)
+    for connection in (knows, later):
+        connection.terminate()
+    connection = await reconnect(faulty)
+    left = "select count(*) from pgq.dropped"
+    await connection.execute("select pgq_maintain()")
+    assert await connection.fetchval(left) == 1
+    await connection.execute("commit prepared 'knows'")
+    for _ in range(3):
+        await connection.execute("select pgq_maintain()")
+    assert await connection.fetchval(left) == 0
+    await connection.execute("commit prepared 'later'")
     connection.terminate()

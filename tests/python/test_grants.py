@@ -16,6 +16,8 @@ from pgserver import Server
 
 from .sessions import Connection, Dsn, files, maintain, sessions, started, until, waiting, within
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {"pgq__slot_size": "8192"}, "b": {}, "c": {}}
 # The database's name makes those of the roles unique on the server.
 ROLES = ("ann", "bob", "keeper")
@@ -562,3 +564,17 @@ async def test_explain_does_not_tell_what_is_in_jobs_of_other_queues(
             ]
             assert any(rows for _, rows, _ in told[0])
             assert told[0] == told[1] == told[2], (column, settings)
+
+
+async def test_a_job_after_one_of_a_queue_that_is_not_the_callers_locks_nothing_there(
+    ann: Connection, a: Connection, b: Connection
+) -> None:
+    id_ = await a.fetchval("select pgq_enqueue('1', 'b')")
+    after = "select pgq_enqueue('2', 'a', after => array[$1::bigint])"
+    async with a.transaction():
+        await a.fetchval(after, id_)
+        assert await code(b, "pgq_claim($1)", id_) == "55P03"
+    second = await a.fetchval("select pgq_enqueue('1', 'b')")
+    async with ann.transaction():
+        await ann.fetchval(after, second)
+        assert await code(b, "pgq_claim($1)", second) == "ok"

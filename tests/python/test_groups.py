@@ -31,6 +31,8 @@ from .sessions import (
     without_grab,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 ONE = "select pgq_enqueue(to_jsonb($1::text), group_key => $1)"
 MANY = """
@@ -258,7 +260,7 @@ async def test_commits_that_turn_the_same_groups_in_other_orders_do_not_deadlock
 ) -> None:
     async def produce(producer: Connection, seed: int) -> None:
         chance = random.Random(seed)
-        for _ in range(40):
+        for _ in range(20):
             keys = [f"g{number}" for number in range(12)]
             chance.shuffle(keys)
             async with producer.transaction():
@@ -329,7 +331,7 @@ async def entries(connection: Connection) -> int:
 
 
 async def assert_cheap_again(connection: Connection, act: Callable[[], Awaitable[int]]) -> None:
-    """Act a thousand times, and wait until an act reads little again after maintenance.
+    """Act 500 times, and wait until an act reads little again after maintenance.
 
     The past is skipped after a second or two only, as somebody may still be writing into it.
     """
@@ -339,7 +341,7 @@ async def assert_cheap_again(connection: Connection, act: Callable[[], Awaitable
         await maintain(connection)
         return sorted([await act() for _ in range(5)])[2] < 300
 
-    for _ in range(1000):
+    for _ in range(500):
         await act()
     await until(is_cheap, pause=0.3)
 

@@ -24,7 +24,7 @@ from pgq._link import answered
 from pgserver import PATIENCE
 
 from .sessions import Connection, until, within
-from .workers import FAST, SHORT, errors_of_attempts, running
+from .workers import FAST, SHORT, Clock, errors_of_attempts, running
 
 pytestmark = pytest.mark.once
 
@@ -42,17 +42,6 @@ async def seen(queue: pgq.Queue, job_id: int) -> pgq.JobSnapshot:
     job = await queue.get(job_id)
     assert job is not None
     return job
-
-
-class Clock:
-    """By which runs tell how old a claim is; it goes only as far as it is told."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.time = timedelta(0)
-        patch.setattr("pgq._run.time", self)
-
-    def monotonic(self) -> float:
-        return self.time.total_seconds()
 
 
 class Odd(BaseException):

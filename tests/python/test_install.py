@@ -19,7 +19,7 @@ from . import catalog
 from .conftest import serve
 from .pages import read, snippets
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 VERSION = release.current()
 RELEASED = release.path(VERSION)[:-1]

@@ -28,6 +28,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 # c must not be made to wait.
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 CONFIGURE = """

@@ -1,4 +1,4 @@
-"""A minute of random load under a checker that knows every job, while the ring turns.
+"""Random load under a checker that knows every job, while the ring turns.
 
 Sessions do random things, alone and in transactions, and tell the model what the server answered.
 The model counts a transaction's effects when its COMMIT was answered, and orders them by that: what
@@ -22,6 +22,8 @@ import asyncpg
 import pytest
 
 from .sessions import Connection, Dsn, complete, sessions, turning, until
+
+pytestmark = pytest.mark.server
 
 SESSIONS = 10
 MOST_JOBS = 1500
@@ -433,7 +435,7 @@ async def test_random_load_while_the_ring_turns(
     dsn: Dsn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = int(os.environ.get("PGQ_MODEL_SEED", "0")) or random.randrange(1, 10**9)
-    seconds = float(os.environ.get("PGQ_MODEL_SECONDS", "60"))
+    seconds = float(os.environ.get("PGQ_MODEL_SECONDS", "20"))
     with capsys.disabled():
         print(f"\nPGQ_MODEL_SEED={seed}", flush=True)
     model = Model()

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from .proxy import Proxy
 from .sessions import Connection, Dsn, sessions, until, within
-from .workers import FAST, SHORT, Hook, Moment, ended, running
+from .workers import FAST, SHORT, Clock, Hook, Moment, ended, running
 
 pytestmark = pytest.mark.once
 
@@ -255,6 +255,91 @@ async def test_lost_claims_are_told_from_what_is_held(
         await ended(scene.observer, 2)
     assert sorted(seen) == [first, first + 1]
     assert await scene.queue.complete(other[0], connection=scene.observer)
+
+
+async def test_lost_leases_are_remembered_as_long_as_they_may_last(
+    scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock(monkeypatch)
+    worker = polling(scene)
+    release = pgq.Queue.release_unheld
+    asked: list[list[pgq.Token]] = []
+    begun: asyncio.Queue[pgq.Job] = asyncio.Queue()
+    gates: asyncio.Queue[None] = asyncio.Queue()
+
+    async def release_unheld(
+        queue: pgq.Queue, name: str, tokens: list[pgq.Token], *args: Any, **options: Any
+    ) -> Any:
+        asked.append(tokens)
+        return await release(queue, name, tokens, *args, **options)
+
+    monkeypatch.setattr(pgq.Queue, "release_unheld", release_unheld)
+
+    @worker.handler("default", timeout=LEASE)
+    async def handle(job: pgq.Job) -> None:
+        await begun.put(job)
+        if job.payload == 0:
+            await gates.get()
+
+    async def lose_lease(nth: int) -> pgq.Job:
+        await scene.queue.enqueue(0)
+        job = await within(begun.get())
+        assert await scene.queue.complete(job, connection=scene.observer)
+        await gates.put(None)
+
+        async def told() -> bool:
+            return caplog.text.count("its outcome was refused") == nth
+
+        await until(told)
+        return job
+
+    async with running(worker):
+        first = await lose_lease(1)
+        clock.time += LEASE
+        second = await lose_lease(2)
+        async with claim_lost(scene, dsn, monkeypatch):
+            await ended(scene.observer, 3)
+    assert second.token in asked[0]
+    assert first.token not in asked[0]
+
+
+async def test_what_a_run_leaves_at_work_is_not_given_back_by_the_next_one(
+    scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq._run._CANCEL_SECONDS", 0.05)
+    at_work, gate = asyncio.Event(), asyncio.Event()
+    stubborn: list[pgq.Job] = []
+    tasks: list[asyncio.Task[Any] | None] = []
+    async with asyncpg.create_pool(**scene.proxy.dsn, min_size=0, max_size=2) as pool:
+        worker = pgq.Worker(pool, poll_interval=FAST, call_timeout=CALL, listen=False)
+
+        @worker.handler("default", timeout=timedelta(hours=1))
+        async def handle(job: pgq.Job) -> None:
+            if job.payload == 0:
+                stubborn.append(job)
+                tasks.append(asyncio.current_task())
+                at_work.set()
+                while not gate.is_set():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await gate.wait()
+
+        await scene.queue.enqueue(0)
+        try:
+            run = asyncio.create_task(worker.run(handle_signals=False))
+            await within(at_work.wait())
+            worker.abort()
+            await within(run)
+            # The next run claims in the session that is released last: in that of the first claim.
+            for session in [await pool.acquire() for _ in range(2)]:
+                await pool.release(session)
+            async with claim_lost(scene, dsn, monkeypatch), running(worker):
+                await ended(scene.observer, 1)
+            assert await scene.queue.complete(stubborn[0], connection=scene.observer)
+        finally:
+            gate.set()  # else nothing ends it
+        for task in tasks:
+            assert task is not None
+            await within(asyncio.wait([task]))
 
 
 async def test_leases_outlive_a_heartbeat_that_is_lost(

@@ -111,6 +111,20 @@ async def test_what_a_killed_process_had_not_begun_comes_back_at_once_and_uncoun
     assert await states(queue, [poison]) == [("active", 1)]
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_a_second_lost_lease_comes_back_to_claims_that_do_no_maintenance(
+    connection: Connection, level: str
+) -> None:
+    await connection.execute(
+        "select pgq_create_queue('q', backoff_base => '0'); select pgq_enqueue('1', 'q')"
+    )
+    await connection.execute(f"set default_transaction_isolation = '{level}'")
+    for attempt in range(1, 5):
+        claim = "select attempt from pgq_dequeue(1, '1 h', 'q')"
+        assert await connection.fetchval(claim) == attempt
+        await connection.execute("update pgq.job set lease_expires_at = now()")
+
+
 def test_receipts_outlive_whoever_has_written_them() -> None:
     jobs = [testing.job(None, id=number, token=-number) for number in range(1, 5000)]
     with _unbegun.new_file() as file:

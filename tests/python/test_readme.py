@@ -160,14 +160,14 @@ def list_make_targets() -> list[str]:
     return re.findall(r"^(\S+) +\S", help_text, re.MULTILINE)
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_make_help_tells_of_each_target() -> None:
     makefile = read("Makefile").replace("\\\n", "")
     [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert sorted(list_make_targets()) == sorted(phony.split())
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_the_make_targets_exist() -> None:
     shell = "\n".join(snippets(README, "sh"))
     named = set(re.findall(r"^(?:sudo )?make ([a-z-]+)", shell, re.MULTILINE))
@@ -175,7 +175,7 @@ def test_the_make_targets_exist() -> None:
     assert named <= set(list_make_targets())
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     workflows = [*(ROOT / ".github" / "workflows").glob("*.yml")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in workflows)
@@ -188,13 +188,13 @@ def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     assert tests | {"lint", "docs", "dist", "deb"} <= called
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_make_does_one_target_after_the_other() -> None:
     """As `make -j8 build` shall not build a wheel before its tools are there."""
     assert re.search(r"^\.NOTPARALLEL:$", read("Makefile"), re.MULTILINE)
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     pg_config: Path, tmp_path: Path
 ) -> None:
@@ -219,7 +219,7 @@ def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     assert {path.name for path in control.parent.iterdir()} == {"pgq.control", "pgq--3.5.sql"}
 
 
-@pytest.mark.once
+@pytest.mark.constant
 def test_make_installcheck_runs_the_tests_on_a_running_server(tmp_path: Path) -> None:
     pg_prove, variables = bootstrap.pg_prove()
     program = tmp_path / "pg_prove"

@@ -14,7 +14,7 @@ from bootstrap import ROOT
 
 from .programs import run_program
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 VERSION = release.current()
 NEXT = "99.0.0"

@@ -24,6 +24,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 COMPLETE = "select pgq_complete($1::bigint[], $2::bigint[], $3::text[]::jsonb[])"
 RESULTS = "select result from pgq.archive order by id"
@@ -93,7 +95,7 @@ async def test_a_job_is_found_at_every_moment_while_it_moves(
 
     with turning(dsn):
         async with started(look()) as looking:
-            for _ in range(300):
+            for _ in range(120):
                 (receipt,) = await until(claim)
                 await a.execute("select pgq_release($1, $2)", *receipt)
                 (receipt,) = await until(claim)

@@ -34,6 +34,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 EVACUATE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
 FINDING = [
     "pgq_cancel($1)",
@@ -113,7 +115,7 @@ async def test_an_enqueue_left_open_across_rotations_is_delivered(
         got.extend(await settle_all(b))
         return len(got) >= len(late)
 
-    await until(all_came, 5)
+    await until(all_came)
     assert got == late
 
 
@@ -762,7 +764,7 @@ async def test_an_expired_lease_moved_by_maintenance_is_delivered_once(
         got.extend(await settle_all(b, 10))
         return len(got) >= 100
 
-    await until(all_came, 3)
+    await until(all_came)
     assert sorted(got) == sorted(set(got))
 
 
@@ -925,6 +927,6 @@ async def test_a_hundred_open_enqueues_commit_one_by_one_while_the_ring_turns(ds
                 got.extend(await settle_all(consumer))
                 return len(got) >= len(expected)
 
-            await until(all_came, 5)
+            await until(all_came)
     assert sorted(got) == sorted(expected)
     assert rotations.count > 0

@@ -14,7 +14,7 @@ from run_tests import Outcome, read_prove, read_pytest
 
 from .programs import run_anyhow
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 GOOD = "def test_good(): pass\n"
 BAD = "def test_bad(): assert 'one' == 'two'\n"

@@ -159,7 +159,7 @@ async def test_a_paused_schedule_that_is_replaced_has_not_missed_anything(a: Con
     assert await a.fetchval("select pgq_schedule('s', '* * * * *', '{}') > now()")
 
 
-@pytest.mark.once
+@pytest.mark.constant
 async def test_headers_that_no_job_could_have_are_refused(a: Connection) -> None:
     with pytest.raises(asyncpg.ProgramLimitExceededError):
         await a.execute("""

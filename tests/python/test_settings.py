@@ -13,6 +13,8 @@ from pgserver import Server
 
 from .sessions import Connection, Dsn, sessions
 
+pytestmark = pytest.mark.server
+
 SESSIONS: Final = {"a": {"default_transaction_read_only": "on"}}
 
 ODD: Final = 'it\'s a "q" \\ ü'

@@ -22,7 +22,7 @@ from .pages import read
 from .sessions import dsn_of, sessions
 from .test_install import EXTENSION, RELEASED, TLE, VERSION, new, schema_of, script
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 SCREEN = 50  # lines
 UPGRADE = f"pgq--{RELEASED[-1]}--{VERSION}.sql"

@@ -6,7 +6,7 @@ import pytest
 from bootstrap import ROOT
 from check_style import RULES, Source, check
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 CLEAN = """\
 /*

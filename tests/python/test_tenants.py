@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -21,10 +22,13 @@ from .sessions import (
     sessions,
     settle_all,
     started,
+    stop_clock,
     until,
     waiting,
     within,
 )
+
+pytestmark = pytest.mark.server
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {}}
 
@@ -310,6 +314,19 @@ async def test_a_job_that_comes_too_late_for_a_drop_is_cancelled_or_deleted(
     assert await b.fetchval("select pgq_purge('q', '{cancelled}')") == 0, "it is not of that queue"
 
 
+async def test_a_late_job_that_was_given_back_is_archived_as_claimed_by_nobody(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("select pgq_create_queue('q')")
+    await a.execute("begin; select pgq_enqueue('1', 'q')")
+    await a.execute("select pgq_release(id, token) from pgq_dequeue(1, '1 h', 'q')")
+    await b.execute("select pgq_drop_queue('q')")
+    await a.execute("commit")
+    await maintain(b, 3)
+    (job,) = await b.fetch("select state, claimed_at from pgq.archive")
+    assert tuple(job) == ("cancelled", None)
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 async def test_lanes_of_a_dropped_queue_stay_while_somebody_may_know_them(
     a: Connection, b: Connection, dsn: Dsn, prepared: bool
@@ -326,6 +343,29 @@ async def test_lanes_of_a_dropped_queue_stay_while_somebody_may_know_them(
     await a.execute("commit prepared 'late'" if prepared else "commit")
     await maintain(b, 3)
     assert await b.fetchval(LEFT) == 0
+
+
+async def test_a_tick_leaves_dropped_queues_alone_while_somebody_may_know_their_lanes(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("begin; select pgq_enqueue('1')")
+    await b.execute("select pgq_create_queue('q'), pgq_drop_queue('q')")
+    await maintain(b, 2)
+    await b.execute("alter function pgq._empty_dropped rename to _empty_dropped_more")
+    await maintain(b)
+    await a.execute("commit")
+    with pytest.raises(asyncpg.UndefinedFunctionError):
+        await maintain(b)
+
+
+async def test_a_tick_forgets_twenty_dropped_queues_at_most(b: Connection) -> None:
+    await b.execute("""
+        select pgq_create_queue(n::text) from generate_series(1, 30) n;
+        select pgq_drop_queue(n::text) from generate_series(1, 30) n;
+    """)
+    for left in (10, 0):
+        await maintain(b)
+        assert await b.fetchval("select count(*) from pgq.dropped") == left
 
 
 @pytest.mark.parametrize("settings", ["", ", run_at => now() + '1 hour'", ", group_keys => '{g}'"])
@@ -402,6 +442,27 @@ async def test_a_grant_beside_an_open_one_of_the_owner_is_left_to_a_tick(
     await maintain(bob.session)
     async with sessions({**dsn, "user": bob.guest, "password": "secret"}, 1) as (guest,):
         assert await guest.fetchval("select pgq_enqueue('1', 'b')") > 0
+    assert await c.fetchval("select count(*) from pgq.errand") == 0
+
+
+async def test_a_grant_that_is_refused_fails_no_commit_of_a_stranger(
+    c: Connection, tenants: list[Tenant]
+) -> None:
+    ann, bob = tenants
+    await c.execute("""
+        create function refuse() returns event_trigger language plpgsql as $$
+        begin raise 'no grants today'; end $$
+    """)
+    await c.execute("begin")
+    await c.execute(ann.filled("select pgq_grant('{q}', '{guest}', '{enqueue}')"))
+    await bob.session.execute(bob.filled("select pgq_grant('{q}', '{guest}', '{enqueue}')"))
+    await c.execute("rollback")
+    assert await c.fetchval("select count(*) from pgq.errand") == 1
+    await c.execute("""
+        create event trigger refuse on ddl_command_start when tag in ('GRANT')
+            execute function refuse()
+    """)
+    await maintain(ann.session)
     assert await c.fetchval("select count(*) from pgq.errand") == 0
 
 
@@ -522,6 +583,41 @@ async def test_nobody_waits_for_a_lane_that_is_not_committed(a: Connection, b: C
     assert await within(b.fetchval("select pgq_enqueue('1', priority => 6)")) > 0
     assert await b.fetchval("select id from pgq.lane where priority = 6") == taken + 1
     await a.execute("commit")
+
+
+async def test_advisory_locks_of_a_stranger_refuse_nobody_a_lane(
+    tenants: list[Tenant], a: Connection
+) -> None:
+    ann, _ = tenants
+    await a.execute("""
+        insert into pgq.lane (id, queue_id, priority, queue)
+        select n, -1, 0, 'all others' from generate_series(4, 65534) n;
+        select setval('pgq.lane_id', 65534)
+    """)
+    await ann.session.execute("select pg_advisory_lock(1885826919, 65535)")
+    assert await a.fetchval("select pgq_enqueue('1', priority => 5)") > 0
+    assert await a.fetchval("select id from pgq.lane where priority = 5") == 65535
+
+
+async def test_advisory_locks_of_a_stranger_hide_no_job_below_a_claim_position(
+    tenants: list[Tenant], a: Connection, b: Connection
+) -> None:
+    ann, _ = tenants
+    now = await stop_clock(b)
+    await a.execute("begin isolation level repeatable read; select from pgq.ring")
+    await b.execute("""
+        insert into pgq.floor_4 (n, lane, floor, base, mark)
+        select nextval('pgq.floor_n'), l.id, f.us, f.us, f.us
+          from pgq.lane l, pgq._us(pgq._now() + '1 hour') f (us) where l.queue = 'default'
+    """)
+    await ann.session.execute("select pg_advisory_lock(1885826918, 1)")
+    job_id = await a.fetchval("select pgq_enqueue('1', run_at => pgq._now() + '1 ms')")
+    await ann.session.execute("select pg_advisory_unlock(1885826918, 1)")
+    await maintain(b)
+    await a.execute("commit")
+    await stop_clock(b, now + timedelta(seconds=1))
+    await maintain(b)
+    assert await b.fetchval("select id from pgq_dequeue()") == job_id
 
 
 @pytest.mark.xfail(

@@ -14,6 +14,8 @@ from pgserver import Server
 
 from .sessions import Connection, Dsn, files, sessions, stop_clock
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}}
 # Values with 68 MB of text: of the longest numbers, 8 kB in memory, and 200 bytes when compressed.
 NUMBERS = "(select jsonb_agg(1e131071) from generate_series(1, 520))"
@@ -92,6 +94,7 @@ async def test_a_long_error_fails_its_job_and_is_shortened(mean: Connection) -> 
     assert dead["last_error"] == "a" * 10_000 + " [123456 characters] " + "c" * 10_000
 
 
+@pytest.mark.constant
 @pytest.mark.parametrize(
     ("call", "value"),
     [
@@ -146,6 +149,7 @@ async def test_the_description_of_a_queue_has_10000_characters_at_most(mean: Con
     assert refused == '22023 "description" must have at most 10000 characters, not 10001'
 
 
+@pytest.mark.constant
 async def test_the_largest_payload_can_be_read_as_text(mean: Connection) -> None:
     """With characters that are written as six each, of which the text of a row doubles one."""
     await mean.execute("select pgq_enqueue(to_jsonb(repeat(E'\\x01', 11184000)), 'mean')")
@@ -291,25 +295,30 @@ DUE = {
 # Where each of them ends when all goes well.
 ENDS = {"lease": "dead", "start": "dead", "waiter": "dead", "schedule": "ready", "group": "ready"}
 
+STATES = "select state from pgq_jobs where payload = '\"{}\"' and state not in ('active')"
+
+
+async def make_due(session: Connection, kind: str) -> str:
+    """Leave two jobs to maintenance, and return the table into which it will write them."""
+    if kind == "waiter":
+        await session.execute("""
+            select pgq_enqueue('0', 'mean', priority => 1);
+            select pgq_enqueue(p, 'mean', after => array(select min(id) from pgq.job))
+              from unnest('{"\\"bad\\"","\\"good\\""}'::jsonb[]) p
+        """)
+    await session.execute(DUE[kind])
+    return "archive" if ENDS[kind] == "dead" else "job"
+
 
 @pytest.mark.parametrize("kind", DUE)
 async def test_a_job_with_which_maintenance_fails_is_skipped(
     a: Connection, calm: Connection, kind: str
 ) -> None:
     """In a tick that runs in the commit of somebody else, and does the rest."""
-    now = await stop_clock(a)
-    if kind == "waiter":
-        await a.execute("""
-            select pgq_enqueue('0', 'mean', priority => 1);
-            select pgq_enqueue(p, 'mean', after => array(select min(id) from pgq.job))
-              from unnest('{"\\"bad\\"","\\"good\\""}'::jsonb[]) p
-        """)
-    await a.execute(DUE[kind])
-    table = "archive" if ENDS[kind] == "dead" else "job"
+    now, table = await stop_clock(a), await make_due(a, kind)
     await a.execute(
         f"alter table pgq.{table} add constraint fit check (payload <> '\"bad\"') not valid"
     )
-    states = "select state from pgq_jobs where payload = '\"{}\"' and state not in ('active')"
     health = "select * from pgq_health where subject = 'skipped'"
     for minutes in (2, 3, 13):
         await stop_clock(a, now + timedelta(minutes=minutes))
@@ -322,12 +331,54 @@ async def test_a_job_with_which_maintenance_fails_is_skipped(
         assert 'violates check constraint "fit"' in row["detail"]
         tried = await a.fetchval("select max(at) from pgq.skipped")
         assert (tried == before) is (minutes == 3)
-        assert await a.fetchval(states.format("good")) == ENDS[kind]
+        assert await a.fetchval(STATES.format("good")) == ENDS[kind]
     await a.execute(f"alter table pgq.{table} drop constraint fit")
     await stop_clock(a, now + timedelta(minutes=24))
     await tick_in(calm, a)
-    assert await a.fetchval(states.format("bad")) == ENDS[kind]
+    assert await a.fetchval(STATES.format("bad")) == ENDS[kind]
     assert await a.fetch(health) == []
+
+
+@pytest.mark.parametrize("kind", DUE)
+async def test_a_job_that_meets_a_full_disk_is_tried_again_at_the_next_tick(
+    a: Connection, calm: Connection, kind: str
+) -> None:
+    now, table = await stop_clock(a), await make_due(a, kind)
+    await a.execute(f"""
+        create function fill() returns trigger language plpgsql as $$
+        begin raise 'no space left' using errcode = 'disk_full'; end $$;
+        create trigger full_disk before insert or update on pgq.{table} for each row
+            when (new.payload = '"bad"') execute function fill()
+    """)
+    await stop_clock(a, now + timedelta(minutes=2))
+    await tick_in(calm, a)
+    await tick_in(calm, a)
+    assert await a.fetchval(STATES.format("good")) == ENDS[kind]
+    assert await a.fetch("select from pgq.skipped") == []
+    await a.execute(f"drop trigger full_disk on pgq.{table}")
+    await tick_in(calm, a)
+    assert await a.fetchval(STATES.format("bad")) == ENDS[kind]
+
+
+async def test_a_look_for_jobs_that_fails_is_blamed_on_none_of_them(
+    a: Connection, calm: Connection
+) -> None:
+    now, table = await stop_clock(a), await make_due(a, "start")
+    await a.execute(f"""
+        alter table pgq.{table} add constraint fit check (payload <> '"bad"') not valid;
+        alter function pgq._find_overdue rename to _find_overdue_first;
+        create function pgq._find_overdue(smallint, timestamptz) returns setof pgq.job
+        language plpgsql as $$
+        begin
+            if exists (select from pgq.skipped) then
+                raise division_by_zero;
+            end if;
+            return query select * from pgq._find_overdue_first($1, $2);
+        end $$
+    """)
+    await stop_clock(a, now + timedelta(minutes=2))
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await tick_in(calm, a)
 
 
 async def test_a_job_that_cannot_be_moved_does_not_keep_the_others_where_they_are(

@@ -31,6 +31,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 HURRY = {"lock_timeout": "500ms", "pgq__slot_size": "8192"}
 POP = "select id from pgq_pop($1)"
 # b stands for everybody else, who must not be made to wait.

@@ -24,6 +24,8 @@ from .conftest import serve
 from .sessions import Connection, Dsn, dsn_of, sessions, started, until, within
 from .workers import FAST, running
 
+pytestmark = pytest.mark.server
+
 RELEASED = release.path(release.current())[:-1]
 LAST = RELEASED[-1]
 # Whether the update changes tables; if not, it waits for nobody.
@@ -49,8 +51,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server whose log tells of each wait for a lock that lasts half a second."""
-    with serve(deadlock_timeout="500ms", log_lock_waits="on") as server:
+    """A server whose log tells of each wait for a lock that lasts ten seconds."""
+    with serve(deadlock_timeout="10s", log_lock_waits="on") as server:
         server.psql("create role everyone; create role viewer; create role keeper")
         server.psql("create role member; grant keeper to member")
         yield server
@@ -215,7 +217,7 @@ async def test_an_update_waits_for_an_open_transaction_without_stopping_the_queu
     assert {job["id"] for job in jobs if job["payload"] != "5"} == set(ids), "none was lost"
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
     log = server.log.read_text(encoding="utf-8")
-    assert "still waiting for" not in log, "nobody has waited for half a second"
+    assert "still waiting for" not in log, "nobody has waited for the open transaction"
     assert re.findall("ERROR: .*", log) == []
 
 

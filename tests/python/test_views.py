@@ -23,6 +23,8 @@ from .sessions import (
     within,
 )
 
+pytestmark = pytest.mark.server
+
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {"lock_timeout": "2s"}, "c": {}}
 VIEWS = ("pgq_queues", "pgq_workers", "pgq_health", "pgq_locks", "pgq_obstacles")
 STATES = ("ready", "scheduled", "waiting", "active")

@@ -579,7 +579,7 @@ async def test_a_writer_that_stays_open_does_not_delay_what_falls_due(
 async def test_a_writer_may_stay_open_for_hours(a: Connection, b: Connection) -> None:
     await a.execute(f"begin; {PUT}")
     pauses = await b.fetchval(
-        "select array_agg(distinct pgq_wait('{default}')) from generate_series(1, 1500)"
+        "select array_agg(distinct pgq_wait('{default}')) from generate_series(1, 1100)"
     )
     assert max(pauses) == SECOND
 
@@ -1216,3 +1216,29 @@ async def test_a_worker_that_runs_until_it_is_idle_ends_when_its_queue_is_droppe
     await a.execute(PUT)
     with pytest.raises(pgq.UnknownQueue):
         await within(worker.run_until_idle())
+
+
+@pytest.mark.once
+async def test_a_full_queue_of_notifications_stops_no_producer() -> None:
+    """It is full while a session of any database listens and does not read; sleepers poll."""
+    with serve(max_notify_queue_pages="64") as server:
+        dsn = dsn_of(server, TEMPLATE)
+        async with sessions(dsn, 4) as (deaf, caller, sleeper, producer):
+            ear = await listen(sleeper)
+            await sleep(sleeper)
+            await deaf.execute("listen noise")
+            await deaf.execute("begin; select 1")
+            with contextlib.suppress(asyncpg.ProgramLimitExceededError):
+                while True:
+                    await caller.execute("select pg_notify('noise', repeat('x', 7000))")
+            await producer.execute(PUT)
+            assert ear.heard == []
+            await deaf.execute("rollback")
+
+            async def has_room() -> bool:
+                return bool(await caller.fetchval("select pg_notification_queue_usage() < 0.1"))
+
+            await until(has_room)
+            await producer.execute(PUT)
+            assert await ear.count() == 1
+            assert len(await dequeue(sleeper, 10)) == 2

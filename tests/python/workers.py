@@ -90,6 +90,17 @@ class Hook:
         return self.calls >= self.nth
 
 
+class Clock:
+    """By which runs tell how old a claim is; it goes only as far as it is told."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.time = timedelta(0)
+        patch.setattr("pgq._run.time", self)
+
+    def monotonic(self) -> float:
+        return self.time.total_seconds()
+
+
 class Child:
     """A process that tells on its standard output what it does."""
 

@@ -2,7 +2,7 @@
  * Groups. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(39);
+select plan(40);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -151,6 +151,15 @@ select is_empty(
     $$ select j.group_id from pgq.job j where j.group_id is not null and not pgq._is_waiting(j)
         group by j.group_id having count(*) > 2 $$,
     'no group has more heads than it may');
+
+-- What ticks skip is looked up once for all hints.
+insert into pgq.group_hint (group_id, id) select n, 0 from generate_series(1, 50) n;
+insert into pgq.waiter_hint (job_id, lane) select n, 1 from generate_series(1, 50) n;
+select pg_stat_get_xact_numscans('pgq.skipped'::regclass) as before \gset
+select pgq._take_hints(), pgq._take_waiter_hints() \g /dev/null
+select is(
+    pg_stat_get_xact_numscans('pgq.skipped'::regclass) - :before, 2::bigint,
+    'a tick looks once for each kind of hint which ones to skip');
 
 select * from finish();
 rollback;

@@ -2,7 +2,7 @@
  * Jobs that kill whoever handles them: what becomes of them, and of those claimed beside them.
  */
 begin;
-select plan(20);
+select plan(25);
 \ir support/clock.psql
 
 -- A consumer claims a batch, works it off in order, and dies at the poison. It is started again,
@@ -114,6 +114,28 @@ select pgq_reclaim('r') \g /dev/null
 select is(
     (select count(*) from pgq.job j where j.token is null and j.run_at > pgq._now() + '10 s'),
     3::bigint, 'a second one has its backoff also when it is reclaimed by hand');
+
+-- Where no tick has come to take them back.
+select pgq_create_queue('s', backoff_base => '1 hour') \g /dev/null
+select pg_temp.add(i::text, 's') from generate_series(1, 40) i \g /dev/null
+select cardinality(pg_temp.take(40, 's')) \g /dev/null
+select pg_temp.wait('30 s'), cardinality(pg_temp.take(40, 's')), pg_temp.wait('30 s') \g /dev/null
+select pg_temp.wait('29 min') \g /dev/null
+select is(pg_temp.take(40, 's'), '{}', 'no claim takes a second lost lease before its backoff');
+select pg_temp.wait('16 min'), cardinality(pg_temp.take(40, 's')) as taken \gset
+select ok(:taken between 1 and 39, 'after it claims do, of each job at another time');
+select pg_temp.wait('16 min') \g /dev/null
+select is(
+    :taken + cardinality(pg_temp.take(40, 's')), 40, 'after the longest one all have come back');
+
+-- Where ticks do not look that far.
+select pgq_create_queue('long', backoff_base => '1 min') \g /dev/null
+select pgq_enqueue_many(array_fill(jsonb '0', array[10000]), 'long') \g /dev/null
+select cardinality(pg_temp.take(10000, 'long', '1 day')), pg_temp.add('last', 'long') \g /dev/null
+select is(pg_temp.take(9, 'long'), '{last}', 'a job is claimed behind 10,000 leases');
+select pg_temp.wait('30 s'), pg_temp.take(9, 'long'), pg_temp.wait('30 s') \g /dev/null
+select pg_temp.tick(), pg_temp.wait('2 min'), pg_temp.tick() \g /dev/null
+select is(pg_temp.take(9, 'long'), '{last}', 'its second lost lease comes back, too');
 
 select * from finish();
 rollback;

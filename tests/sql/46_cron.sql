@@ -214,13 +214,13 @@ create temp table minute (zone text, t timestamptz, local timestamp, again boole
 insert into minute
 select z.zone, t, t at time zone z.zone,
        row_number() over (partition by z.zone, t at time zone z.zone order by t) > 1
-  from (values ('UTC', '2028-01-01'::timestamptz, '2028-12-31 23:59'::timestamptz),
-               ('America/New_York', '2027-03-08', '2027-03-20'),
-               ('America/New_York', '2027-11-01', '2027-11-13'),
-               ('Europe/Berlin', '2027-03-22', '2027-04-03'),
-               ('Europe/Berlin', '2027-10-25', '2027-11-06'),
-               ('Australia/Lord_Howe', '2027-03-29', '2027-04-10'),
-               ('Australia/Lord_Howe', '2027-09-27', '2027-10-09')) z (zone, first, last),
+  from (values ('UTC', '2027-12-01'::timestamptz, '2028-04-30 23:59'::timestamptz),
+               ('America/New_York', '2027-03-12', '2027-03-19'),
+               ('America/New_York', '2027-11-05', '2027-11-12'),
+               ('Europe/Berlin', '2027-03-26', '2027-04-02'),
+               ('Europe/Berlin', '2027-10-29', '2027-11-05'),
+               ('Australia/Lord_Howe', '2027-04-01', '2027-04-08'),
+               ('Australia/Lord_Howe', '2027-09-30', '2027-10-07')) z (zone, first, last),
        generate_series(z.first, z.last, '1 minute') t;
 -- A skipped minute comes as long after the last one before the change as the clock says.
 insert into minute
@@ -280,8 +280,8 @@ select e.cron, z.zone, z.after, z.until
        lateral (select concat_ws(' ', pg_temp.some(0, 59, 0.2), pg_temp.some(0, 23, 0.3),
                                  pg_temp.some(1, 31, 0.5), pg_temp.some(1, 12, 0.7),
                                  pg_temp.some(0, 7, 0.5)) as cron where n > 0) e,
-       lateral (select 'UTC' as zone, '2028-01-01'::timestamptz + random() * interval '300 days' as after,
-                       '2028-12-31 23:59'::timestamptz as until where e.cron > ''
+       lateral (select 'UTC' as zone, '2027-12-01'::timestamptz + random() * interval '120 days' as after,
+                       '2028-04-30 23:59'::timestamptz as until where e.cron > ''
                  union all
                 select z.zone, z.change - interval '30 hours' + random() * interval '40 hours',
                        z.change + interval '4 days'

@@ -2,21 +2,24 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(126);
+select plan(131);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
 select p.pronamespace::regnamespace as schema from pg_proc p where p.proname = 'pgq_version' \gset
 
--- What a call by a role gives: the result, or the SQLSTATE and message.
+-- What a call by a role gives: the result, or the SQLSTATE and message. The caller has taken the
+-- role, or logged in as it.
+select set_config('test.how', 'role', true), set_config('test.me', session_user, true) \g /dev/null
 create function pg_temp.ask(p_role name, p_call text) returns text language plpgsql as $$
 declare
     v_answer text; v_message text;
 begin
-    perform set_config('role', p_role, true);
+    perform set_config(current_setting('test.how'), p_role, true);
     execute format('select coalesce(string_agg(a::text, '' ''), ''nothing'') from (%s) a', p_call)
        into v_answer;
-    perform set_config('role', 'none', true);
+    perform set_config('session_authorization', current_setting('test.me'), true),
+            set_config('role', 'none', true);
     return v_answer;
 exception when others then
     get stacked diagnostics v_message = message_text;
@@ -208,6 +211,19 @@ select is_empty(
     $$ select call, allowed from answer
         where allowed = theirs and call !~ '^(pgq_unwatch|pgq_watch|pgq_check)' $$,
     'while the same call by whoever has the privilege does something');
+
+select set_config('test.how', 'session_authorization', true) \g /dev/null
+create temp table login as
+select c.call, pg_temp.try('regress_ann', pg_temp.fill(c.call, :'theirs')) as theirs from call c;
+select set_config('test.how', 'role', true) \g /dev/null
+select is_empty(
+    $$ select call, theirs from login where split_part(theirs, '|', 2) <> pg_temp.state_of_b() $$,
+    'whoever has logged in as the role changes nothing, either');
+select is_empty(
+    $$ select l.call, l.theirs, a.theirs from login l join answer a on a.call = l.call
+        where pg_temp.plain(split_part(l.theirs, '|', 1)) <> pg_temp.plain(split_part(a.theirs, '|', 1))
+    $$,
+    'and gets the same answers');
 
 -- Receipts of both queues in one call.
 select pgq_enqueue('1', 'a'), pgq_enqueue('2', 'a') \g /dev/null
@@ -454,6 +470,23 @@ select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), 'ok', 'w
 select pgq_revoke('*', 'regress_bob', '{consume}') \g /dev/null
 select is(pg_temp.code('regress_bob', $$ select pgq_pop(1, 'late') $$), '42501', 'but for all');
 select is_empty($$ select pg_temp.not_refused('regress_bob') $$, 'and leaves nothing');
+
+-- What has become of a job that has ended.
+select pgq_create_queue('ended'), pgq_enqueue('1', 'ended'), pgq_create_queue('other'),
+       pgq_grant('ended', 'regress_bob', '{consume}'),
+       pgq_grant('other', 'regress_ann', '{consume}') \g /dev/null
+select d.id as ended, d.token as receipt from pgq_dequeue(1, '1 minute', 'ended') d \gset
+select pgq_complete(:ended, :receipt) \g /dev/null
+select format('select pgq_outcome(%s, %s)', :ended, :receipt) as theirs,
+       format('select pgq_outcome(%s, %s)', :gone, :receipt) as nobodys \gset
+select is(pg_temp.ask('regress_bob', :'theirs'), '(completed)', 'whoever may consume is told it');
+select is(pg_temp.ask('regress_ann', :'theirs'), pg_temp.ask('regress_ann', :'nobodys'),
+    'others are told the same as of a job that does not exist');
+select set_config('test.how', 'session_authorization', true) \g /dev/null
+select is(pg_temp.ask('regress_ann', :'theirs'), pg_temp.ask('regress_ann', :'nobodys'),
+    'also when they have logged in');
+select set_config('test.how', 'role', true), pgq_revoke('ended', 'regress_bob'),
+       pgq_revoke('other', 'regress_ann') \g /dev/null
 
 -- A new queue of the name of a dropped one: what that left is not of it.
 select pgq_create_queue('again') \g /dev/null

@@ -51,7 +51,7 @@ create table pgq.errand (
 alter table pgq.errand replica identity full;
 comment on column pgq.job.lease_ms is
 'the timeout of the claim, for heartbeats that name none; negative: the lease before was lost. '
-'Without a lease 0: the last one was lost; -1: that and the one before it';
+'0, without a lease: the last one was lost';
 --@ functions
 --@ lock pgq.queue, pgq.gate, pgq.chore, pgq.group_event_0, pgq.group_event_1
 alter table pgq.queue add column description text;

@@ -194,8 +194,8 @@ class Link:
             self._outage.failed("a call to the server failed", exc, pause)
         return True
 
-    def doubt(self) -> None:
-        """Open another connection for the next call: one of the same network does not answer."""
+    def drop(self) -> None:
+        """Close the connection, unless a call is under way; the next one opens another."""
         if self._connection is not None and not self._lock.locked():
             with suppress(Exception):  # it is closed already
                 self._connection.terminate()

@@ -242,7 +242,8 @@ class Run:
         )
         self._held: dict[Token | None, _Held] = {}  # the token of a claimed job is never None
         self._one_ended = asyncio.Event()
-        self._lost_tokens: set[Token | None] = set()  # of jobs that it has begun, or may have
+        # Of jobs that it has begun, or may have: until when their leases may last.
+        self._lost_tokens: deque[tuple[float, Token | None]] = deque()
         self._lost_claims: dict[int, float] = {}  # by session: until when their leases last
         self._finding: asyncio.Task[None] | None = None
         self._unbegun = inherited.pop() if inherited else None
@@ -476,7 +477,7 @@ class Run:
                 if was_sent and is_oversized(exc):
                     intake.most = room // 2
                 if is_silent(exc):
-                    self._settles.doubt()
+                    self._settles.drop()  # of the same network
                 self._expect_lost_jobs(intake)
                 await self._pause(pause)
                 continue
@@ -551,7 +552,8 @@ class Run:
 
     async def _release_unheld(self, *, connection: Connection) -> int:
         # No claim is being answered meanwhile: they use the same connection.
-        held = [token for token in (*self._held, *self._lost_tokens) if token is not None]
+        lost = (token for _, token in self._lost_tokens)
+        held = [token for token in (*self._held, *lost) if token is not None]
         name = self._settings.name
         return sum(
             [
@@ -858,8 +860,7 @@ class Run:
                 held,
                 extra=about(job),
             )
-            self._lost_tokens.add(job.token)
-            self._forget(held)
+            self._lose(held)
             return
         if not accepted:
             self._report_lost(held, "its outcome was refused")
@@ -872,7 +873,15 @@ class Run:
 
     def _report_lost(self, held: _Held, consequence: str) -> None:
         log.warning("lost the lease of %s: %s", held, consequence, extra=about(held.job))
-        self._lost_tokens.add(held.job.token)
+        self._lose(held)
+
+    def _lose(self, held: _Held) -> None:
+        """Forget a job; while its lease may last, no search for lost claims gives the job back."""
+        now = time.monotonic()
+        while self._lost_tokens and self._lost_tokens[0][0] <= now:
+            self._lost_tokens.popleft()
+        until = now + held.intake.consumer.timeout.total_seconds()
+        self._lost_tokens.append((until, held.job.token))
         self._forget(held)
 
     # End
@@ -925,6 +934,9 @@ class Run:
                 held,
                 extra=about(held.job),
             )
+        if self._held or self._lost_tokens:
+            # The next run takes these leases for its own lost claims if it gets their session.
+            self._claims.drop()
         if self._given_back:
             log.info(
                 "the worker has stopped; jobs given back: %d",

@@ -195,7 +195,8 @@ begin
         return null;
     end if;
     if new.wake is not null then
-        perform pg_notify(format('pgq_%s', new.wake), '');
+        perform pg_notify(format('pgq_%s', new.wake), '')
+          where pg_notification_queue_usage() < 0.9;
     end if;
     if new.wake is not null or not pgq._read_committed() then
         return null;

@@ -1,11 +1,12 @@
 /*
  * No single job, group or schedule may fail a tick, which runs in the commit of a stranger. A tick
  * does all that is due as one batch in one subtransaction. If that fails, what was at fault is left
- * out for ten minutes, and the batch is done again.
+ * out for ten minutes, and the batch is done again. Memory or disk that runs out is nobody's fault:
+ * what met it is left out of this tick.
  */
 
-create function pgq._skip(p_kind text, p_key text, p_lane bigint, p_error text)
-returns void
+create function pgq._skip(p_kind text, p_key text, p_lane bigint, p_sqlstate text, p_error text)
+returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
 -- For the server's log alone: whose commit it is may not know of that queue.
@@ -13,28 +14,31 @@ set client_min_messages = error
 as $$
 begin
     insert into pgq.skipped (kind, key, lane, at, error)
-    values (p_kind, p_key, p_lane, pgq._now(), left(p_error, 1000));
+    select p_kind, p_key, p_lane, pgq._now(), left(p_error, 1000) where p_sqlstate !~ '^53';
     raise warning 'maintenance skips % "%" of queue "%": %', p_kind, p_key,
             (select q.name from pgq.queue q where q.id = pgq._queue_of(p_lane)), left(p_error, 1000)
         using errcode = '01000',
-              hint = 'The next try is in ten minutes; pgq_health shows it until then.';
+              hint = 'The next try is in ten minutes at the latest; pgq_health shows what is '
+                     'skipped.';
+    return p_key;
 end
 $$;
-comment on function pgq._skip(text, text, bigint, text) is
-'leaves a job, group or schedule out of the ticks for ten minutes';
+comment on function pgq._skip(text, text, bigint, text, text) is
+'Leaves a job, group or schedule out of the ticks for ten minutes, or (not its fault) out of this '
+'one, and returns its key.';
 
-create function pgq._is_skipped(p_kind text, p_key text)
-returns boolean
+create function pgq._skips(p_kind text)
+returns text[]
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgq.skipped s where s.kind = p_kind and s.key = p_key);
+    return array(select s.key from pgq.skipped s where s.kind = p_kind);
 end
 $$;
-comment on function pgq._is_skipped(text, text) is
-'whether ticks leave out a job, group or schedule';
+comment on function pgq._skips(text) is
+'the jobs, groups or schedules that ticks leave out, to be asked for once, not for each row';
 
 create function pgq._forget_skipped(p_now timestamptz)
 returns void

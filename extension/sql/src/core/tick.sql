@@ -119,6 +119,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('job');
     v_job record;
 begin
     for v_try in 1..10 loop
@@ -132,20 +133,21 @@ begin
                             where i.slot = p_slot and i.id = e.id and i.lease_expires_at <= p_now
                               for update skip locked
                        ) i
-                 where not pgq._is_skipped('job', i.id::text)
+                 where i.id::text <> all (v_skips)
             loop
                 perform pgq._take_back(p_slot, v_job.id);
                 return next v_job.id;
             end loop;
             return;
         exception
-            when internal_error or program_limit_exceeded or data_exception
-                or integrity_constraint_violation
+            when internal_error or program_limit_exceeded or insufficient_resources
+                or data_exception or integrity_constraint_violation
             then
                 if v_job is null then
                     raise;
                 end if;
-                perform pgq._skip('job', v_job.id::text, v_job.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('job', v_job.id::text, v_job.lane, sqlstate, sqlerrm);
         end;
     end loop;
 end
@@ -159,6 +161,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('job');
     v_job record;
 begin
     for v_try in 1..10 loop
@@ -172,19 +175,20 @@ begin
                               and i.start_by <= p_now and i.attempt = 0
                               for update skip locked
                        ) i
-                 where not pgq._is_skipped('job', i.id::text)
+                 where i.id::text <> all (v_skips)
             loop
                 perform pgq._put_back(pgq._remove(p_slot, v_job.id), null, 'expired', false);
             end loop;
             return;
         exception
-            when internal_error or program_limit_exceeded or data_exception
-                or integrity_constraint_violation
+            when internal_error or program_limit_exceeded or insufficient_resources
+                or data_exception or integrity_constraint_violation
             then
                 if v_job is null then
                     raise;
                 end if;
-                perform pgq._skip('job', v_job.id::text, v_job.lane, sqlerrm);
+                v_skips := v_skips
+                    || pgq._skip('job', v_job.id::text, v_job.lane, sqlstate, sqlerrm);
         end;
     end loop;
 end
@@ -292,8 +296,8 @@ begin
         perform pgq._promote_jobs(p_slot, v_ids, p_head) where v_ids <> '{}';
         return cardinality(v_ids);
     exception
-        when internal_error or program_limit_exceeded or data_exception
-            or integrity_constraint_violation
+        when internal_error or program_limit_exceeded or insufficient_resources
+            or data_exception or integrity_constraint_violation
         then
             null;  -- one by one, to find which one it is
     end;
@@ -301,12 +305,13 @@ begin
         begin
             perform pgq._promote_jobs(p_slot, array[v_id], p_head);
         exception
-            when internal_error or program_limit_exceeded or data_exception
-                or integrity_constraint_violation
+            when internal_error or program_limit_exceeded or insufficient_resources
+                or data_exception or integrity_constraint_violation
             then
                 perform pgq._skip(
                     'job', v_id::text,
-                    (select j.lane from pgq.job j where j.slot = p_slot and j.id = v_id), sqlerrm
+                    (select j.lane from pgq.job j where j.slot = p_slot and j.id = v_id),
+                    sqlstate, sqlerrm
                 );
         end;
     end loop;
@@ -404,6 +409,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_skips text[] := pgq._skips('job') || pgq._skips('group');
     v_keys bigint[];
     v_hint record;
 begin
@@ -424,7 +430,7 @@ begin
         v_keys := pgq._try_buckets(array(
             select distinct h.key from pgq.hint h
              where h.kind in ('g', 'w')
-               and h.key::text <> all (array(select s.key from pgq.skipped s)) limit 1000
+               and h.key::text <> all (v_skips) limit 1000
         ));
         exit when v_keys = '{}';
         begin
@@ -447,15 +453,15 @@ begin
             end loop;
             return;
         exception
-            when internal_error or program_limit_exceeded or data_exception
-                or integrity_constraint_violation
+            when internal_error or program_limit_exceeded or insufficient_resources
+                or data_exception or integrity_constraint_violation
             then
                 if v_hint is null then
                     raise;
                 end if;
-                perform pgq._skip(
+                v_skips := v_skips || pgq._skip(
                     case v_hint.kind when 'g' then 'group' else 'job' end, v_hint.key::text, null,
-                    sqlerrm
+                    sqlstate, sqlerrm
                 );
         end;
     end loop;

@@ -30,7 +30,10 @@ begin
     if current_setting('max_prepared_transactions') = '0'
         or current_setting('session_replication_role') = 'replica'
     then
-        perform pg_notify(format('pgq_%s', p_queue_id), '');
+        -- NOTIFY fails the commit where the queue of the whole server is full, as a session that
+        -- listens and does not read makes it. Sleepers look by themselves then.
+        perform pg_notify(format('pgq_%s', p_queue_id), '')
+          where pg_notification_queue_usage() < 0.9;
     else
         insert into pgq.chore (wake) values (p_queue_id);
     end if;

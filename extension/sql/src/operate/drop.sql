@@ -114,15 +114,22 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select l.virtualtransaction from pg_locks l
+        select h.name
+          from pg_locks l
+          left join pg_locks x
+            on x.virtualtransaction = l.virtualtransaction and x.locktype = 'transactionid'
+               and x.mode = 'ExclusiveLock',
+               unnest(array[l.virtualtransaction, x.transactionid::text]) h (name)
          where l.relation = 'pgq.lane'::regclass
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
            and l.pid is distinct from pg_backend_pid()
+           and h.name is not null
     );
 end
 $$;
 comment on function pgq._lane_holders() is
-'the other transactions that have read lanes, by pg_locks.virtualtransaction: -1/... if prepared';
+'the other transactions that have read lanes, by pg_locks.virtualtransaction and, if they write, '
+'by transaction id: a prepared one keeps only that when the server starts again';
 
 create function pgq._forget_dropped()
 returns void
@@ -130,39 +137,36 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_dropped pgq.dropped;
+    -- Whoever commits the drop itself does not know yet who will have seen the lanes.
+    v_ids constant integer[] := array(
+        select d.queue_id from pgq.dropped d where d.xid <> pg_current_xact_id()
+    );
     v_holders text[];
+    v_dropped pgq.dropped;
 begin
-    if not exists (select from pgq.dropped) then
+    if v_ids = '{}' then
         return;
     end if;
     v_holders := pgq._lane_holders();
-    -- Whoever commits the drop itself does not know yet who will have seen the lanes.
+    update pgq.dropped d set holders = v_holders
+     where d.queue_id = any (v_ids) and d.holders is null;
+    -- At random: those in which others keep a job locked hold up no more than themselves.
     for v_dropped in
         select d.* from pgq.dropped d
-         where d.xid <> pg_current_xact_id()
-           and (d.holders is null or not d.holders && v_holders)
-         order by d.queue_id limit 10
+         where d.queue_id = any (v_ids) and not d.holders && v_holders
+         order by random() limit 20
     loop
-        if v_dropped.holders is null then
-            update pgq.dropped d set holders = v_holders where d.queue_id = v_dropped.queue_id;
-        -- A transaction changes its name when it is prepared.
-        elsif not exists (
-                select from pg_prepared_xacts p
-                 where pgq._full_xid(p.transaction, v_dropped.xid::text::bigint)
-                       < v_dropped.xid::text::bigint
-            ) and pgq._empty_dropped(v_dropped, 1000) = 0
-        then
-            delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
-            delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
-            delete from pgq.start s where s.queue_id = v_dropped.queue_id;
-            delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
-        end if;
+        continue when pgq._empty_dropped(v_dropped, 1000) > 0;
+        delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
+        delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
+        delete from pgq.start s where s.queue_id = v_dropped.queue_id;
+        delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
     end loop;
 end
 $$;
 comment on function pgq._forget_dropped() is
-'For ticks: when nobody can add jobs any more, removes those that came late, and the lanes.';
+'For ticks: of 20 dropped queues whose lanes no open transaction has read removes what is left, a '
+'thousand jobs per queue, and at last the lanes.';
 
 create function @extschema@.pgq_drop_queue(
     name text,

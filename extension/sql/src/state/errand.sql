@@ -17,7 +17,7 @@ comment on table pgq.dropped is
 comment on column pgq.dropped.keep_for is 'how long the archive keeps such jobs, as cancelled';
 comment on column pgq.dropped.xid is 'the transaction that dropped it';
 comment on column pgq.dropped.holders is
-'transactions, by pg_locks.virtualtransaction, that may know the lanes; null: not looked up yet';
+'transactions that may know the lanes, see pgq._lane_holders; null: not looked up yet';
 
 create table pgq.errand (
     role oid

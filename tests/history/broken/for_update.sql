@@ -1,0 +1,21 @@
+/*
+ * FOR UPDATE without SKIP LOCKED: consumers wait for each other.
+ */
+create or replace function pgq_dequeue(batch integer, timeout interval, queue text, worker text)
+returns setof job
+language sql
+as $$
+    with chosen as materialized (
+        select id from job j
+         where j.queue = $3 and j.state = 'ready'
+         order by priority desc, id
+         limit $1
+           for update
+    )
+    update job j
+       set state = 'active', token = nextval('token'), attempt = attempt + 1,
+           worker = $4, lease_expires_at = clock_timestamp() + $2
+      from chosen
+     where j.id = chosen.id
+    returning j.*
+$$;
