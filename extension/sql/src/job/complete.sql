@@ -122,6 +122,15 @@ comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'lengths; 54000 a result is larger than 64 MB; 40001; 40P01, rarely, where pgq_cancel_all is at '
 'the same jobs: run it again.';
 
+create function pgq._complete(p_ids bigint[], p_tokens bigint[])
+returns setof bigint
+language sql
+begin atomic
+    select * from @extschema@.pgq_complete(p_ids, p_tokens, null::jsonb[]);
+end;
+comment on function pgq._complete(bigint[], bigint[]) is
+'pgq_complete for pgq_complete_and_dequeue: see pgq._dequeue.';
+
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],
     tokens bigint[],
@@ -140,8 +149,7 @@ declare
     v_done bigint[];
     v_lost bigint[];
 begin
-    -- All arguments are given, so that no other function of that name can be meant.
-    v_done := array(select c from @extschema@.pgq_complete(ids, tokens, null::jsonb[]) c);
+    v_done := array(select c from pgq._complete(ids, tokens) c);
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
             select r.id from unnest(ids, tokens) r (id, token)
@@ -156,7 +164,7 @@ begin
                       hint = 'pgq_complete completes the others, and tells which.';
         end if;
     end if;
-    return query select d.* from @extschema@.pgq_dequeue(batch, timeout, queue, worker) d;
+    return query select d.* from pgq._dequeue(batch, timeout, queue, worker) d;
 end
 $$;
 revoke all on function

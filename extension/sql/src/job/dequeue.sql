@@ -285,38 +285,15 @@ $$;
 comment on function pgq._oldest(smallint, bigint) is
 'Since when the first job of a lane of a slot that can be claimed was to run, or null.';
 
-create function pgq._dequeue(p_queue text, p_batch integer, p_lease_ms integer, p_worker text)
+create function pgq._dequeue(p_batch integer, p_timeout interval, p_queue text, p_worker text)
 returns setof @extschema@.pgq_job
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_queue pgq.queue;
-    v_lanes bigint[];
-begin
-    select q.* into v_queue from pgq.queue q where q.id = pgq._queue_id(p_queue, 'consume');
-    perform pgq._want_tick(p_lease_ms);
-    if v_queue.paused then
-        return;
-    end if;
-    v_lanes := pgq._aged(v_queue, array(
-        select distinct o.id from pgq.lane o where o.queue_id = v_queue.id order by o.id desc
-    ), pgq._now());
-    if v_queue.max_active > 0 or v_queue.rate_limit > 0 then
-        return query
-        select * from pgq._lease_limited(v_queue, v_lanes, p_batch, p_lease_ms, p_worker);
-    else
-        return query
-        select * from pgq._lease(
-            v_queue, v_lanes, pgq._ready(), 0, 9223372036854775807, p_batch, p_lease_ms, p_worker
-        );
-    end if;
-    perform pgq._check_moved();
-end
-$$;
-comment on function pgq._dequeue(text, integer, integer, text) is
-'pgq_dequeue for other functions. In the schema of the public ones others may have created what '
-'makes a call ambiguous.';
+language sql
+begin atomic
+    select * from @extschema@.pgq_dequeue(p_batch, p_timeout, p_queue, p_worker);
+end;
+comment on function pgq._dequeue(integer, interval, text, text) is
+'pgq_dequeue for other functions, bound to it when this function is created. A call by name would '
+'be ambiguous once others have created a function like it in the same schema.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,
@@ -332,18 +309,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue text;
-    v_lease_ms integer;
     v_left integer := batch;
     v_count integer;
 begin
-    perform pgq._check_array('queues', queues);
-    v_lease_ms := pgq._lease_limit_ms(batch, timeout, worker);
+    perform pgq._check_array('queues', queues), pgq._lease_limit_ms(batch, timeout, worker);
     foreach v_queue in array queues loop
         perform pgq._queue_id(v_queue, 'consume');
     end loop;
     foreach v_queue in array queues loop
         exit when v_left = 0;
-        return query select d.* from pgq._dequeue(v_queue, v_left, v_lease_ms, worker) d;
+        return query select d.* from pgq._dequeue(v_left, timeout, v_queue, worker) d;
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
@@ -369,7 +344,9 @@ declare
 begin
     perform pgq._check_batch('batch', batch);
     -- A claim and its completion in one transaction: nobody else ever sees the lease.
-    v_jobs := array(select d from pgq._dequeue(queue, batch, 30000, null) d);
+    v_jobs := array(
+        select d from pgq._dequeue(batch, interval '30 seconds', queue, null) d
+    );
     perform from pgq._complete(
         array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j),
         null, null, 0
