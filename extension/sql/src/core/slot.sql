@@ -74,7 +74,7 @@ end
 $$;
 comment on function pgq._open(smallint) is
 'Locks a slot for writing and returns the time. Whoever adds a job draws its number after that: '
-'pgq._raise_floor relies on it.';
+'claim positions rely on it.';
 
 create function pgq._take(p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[])
 returns setof pgq.job

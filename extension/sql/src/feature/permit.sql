@@ -1,5 +1,5 @@
 /*
- * What keeps the permits of 33_limits.sql in order: at ticks, and when settings change.
+ * What keeps the permits of feature/limits.sql in order: at ticks, and when settings change.
  */
 
 create function pgq._note_active(p_queue_id integer)

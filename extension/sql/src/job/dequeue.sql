@@ -134,11 +134,11 @@ end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
 comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
-'Claims up to batch jobs of a queue, highest priority first, then in id order (of more than a '
-'thousand that were delayed, retried or released, and are due, those that fell due first), and '
-'leases them for timeout (up to 24 days; renew with pgq_heartbeat). Takes fresh jobs and those '
-'whose lease has expired. A job that loses a second lease in a row comes back after the queue''s '
-'backoff instead. Never waits: an empty result means that there is nothing to do now. worker: a '
+'Claims up to batch jobs of a queue, and leases them for timeout (up to 24 days; renew with '
+'pgq_heartbeat). The highest priority comes first, then the order in which jobs became ready: by '
+'id, if they never waited. Never waits: an empty result means that there is nothing to do now. A '
+'job whose lease has expired is ready again when the next tick has come, within half a second '
+'while pgq is called; if it was the second lease in a row, after the queue''s backoff. worker: a '
 'name for the operator, of at most 200 characters. '
 'Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out of range, worker too '
 'long; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';

@@ -1,6 +1,6 @@
 /*
  * What a transaction leaves for ticks, so that it locks nothing which other queues need: see
- * 44_drop.sql and 47_errand.sql.
+ * operate/drop.sql and operate/errand.sql.
  */
 
 create table pgq.dropped (

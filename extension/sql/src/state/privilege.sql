@@ -1,5 +1,5 @@
 /*
- * Who may do what: see 30_privilege.sql.
+ * Who may do what: see core/privilege.sql.
  */
 
 create table pgq.privilege (

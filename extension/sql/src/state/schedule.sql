@@ -1,5 +1,5 @@
 /*
- * Recurring jobs: see 49_schedule.sql.
+ * Recurring jobs: see feature/schedule.sql.
  */
 
 create table pgq.schedule (

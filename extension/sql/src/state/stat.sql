@@ -1,5 +1,5 @@
 /*
- * How many jobs end: see 36_stat.sql.
+ * How many jobs end: see core/stat.sql.
  */
 
 create sequence pgq.stat_n;
