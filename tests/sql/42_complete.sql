@@ -173,7 +173,7 @@ select is(
     'whose jobs stay');
 set constraints all immediate;
 set constraints all deferred;
-select pgq._take_waiter_hints() \g /dev/null
+select pgq._take_hints() \g /dev/null
 select is(
     (select state from pgq_jobs j where j.id = :follower), 'ready',
     'what waits for one of the others is ready');

@@ -22,7 +22,7 @@ select is(
     pgq_heartbeat(:id, :token), pgq._now() + '45 s', 'which the next one does not remember');
 select is(
     pgq_heartbeat(:id, :token, '1 s'), pgq._now() + '1 s', 'a lease can be shortened');
-select pg_temp.wait('1 hour') \g /dev/null
+select pg_temp.pass('1 hour') \g /dev/null
 select is(
     pgq_heartbeat(:id, :token), pgq._now() + '45 s',
     'an expired lease that nobody has taken is still good');

@@ -55,7 +55,7 @@ select id, token from pgq_dequeue(1, '1 s', 'q') \gset
 select pgq_release(:id, :token) \g /dev/null
 select is(pg_temp.take(9, 'q', '1 s'), '{a,b,c}', 'a job given back keeps its place');
 select id, token from pgq.job where payload = '"a"' \gset
-select pg_temp.wait('1 s') \g /dev/null
+select pg_temp.pass('1 s') \g /dev/null
 select is(pgq_release(:id, :token), true, 'an expired lease that nobody took can be given back');
 select is(
     (select d.attempt from pgq_dequeue(1, '1 s', 'q') d), 1, 'and does not count either');
