@@ -24,7 +24,7 @@ begin
         perform set_config('pgq.decided', '', true);
         set constraints all immediate;
         set constraints all deferred;
-        perform pgq._take_waiter_hints();
+        perform pgq._take_hints();
     end loop;
 end
 $$;
@@ -39,7 +39,7 @@ create function pg_temp.kill(p_label text) returns text language sql as $$
       from pgq.job j where j.payload #>> '{}' = p_label
 $$;
 create function pg_temp.traces() returns bigint language sql as $$
-    select (select count(*) from pgq.dependency) + (select count(*) from pgq.waiter_hint)
+    select (select count(*) from pgq.dependency) + (select count(*) from pgq.hint)
 $$;
 create function pg_temp.clear() returns void language plpgsql as $$
 begin
@@ -81,7 +81,7 @@ select is(pg_temp.traces(), 0::bigint, 'nothing is left of it');
 select pg_temp.put('d', array[:a, :a, :c]::bigint[]) \g /dev/null
 select is(pg_temp.take(9), '{d}', 'after completed jobs one is ready at once');
 select pg_temp.end_of('d') \g /dev/null
-select nextval('pgq.job_id') as gap \gset
+select nextval('pgq.number') as gap \gset
 select pg_temp.put('e', array[:gap]::bigint[]) \g /dev/null
 select is(pg_temp.take(9), '{e}', 'a job that is not known counts as completed');
 select pg_temp.end_of('e') \g /dev/null
@@ -188,12 +188,12 @@ select is(pg_temp.state('KEY'), 'waiting', 'and still waits');
 select is((select count(*) from pgq.dependency), 1::bigint, 'for what it waited for');
 select pg_temp.put('later', array[:a]::bigint[], p_delay => '1 hour'),
        pg_temp.put('high', array[:a]::bigint[], p_priority => 7) \g /dev/null
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
-select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at, r.ready
+insert into pgq.ring (gen, live, ready, parked, switched_at)
+select r.gen + 1, '{1,0}', '{1,0}', '{4,5}', r.switched_at
   from pgq.ring r order by r.gen desc limit 1;
-select pgq._evacuate(0::smallint, 5::smallint, pgq._now()),
-       pgq._evacuate(4::smallint, 5::smallint, pgq._now()) \g /dev/null
-select is(array(select distinct j.slot::integer from pgq.job j), '{5}', 'all are moved');
+select pgq._move(0::smallint, 1::smallint, 1000),
+       pgq._move_parked(4::smallint, 5::smallint, 1000) \g /dev/null
+select is(array(select distinct j.slot::integer from pgq.job j order by 1), '{1,5}', 'all are moved');
 select pg_temp.take(9), pg_temp.end_of('a'), pg_temp.commit() \g /dev/null
 select is(pg_temp.state('later'), 'scheduled', 'who waits until a time is scheduled then');
 select is(pg_temp.take(9), '{high,KEY}', 'of the others the priority counts');
@@ -205,7 +205,7 @@ select is(
         '{1,2,1}', dedupe_keys => '{x,y,x}', after => array[e.id]) e), '{t,t,t}',
     'many wait at once')
   from (select pg_temp.add('a') as id) e;
-select is((select count(*) from pgq.job j where j.wait is not null), 2::bigint, 'each once');
+select is((select count(*) from pgq.job j where pgq._waits_for_jobs(j)), 2::bigint, 'each once');
 select is(
     (select count(*) from pgq_enqueue_many('{}', after => array[:a]::bigint[])), 0::bigint,
     'none is fine');

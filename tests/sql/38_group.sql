@@ -2,7 +2,7 @@
  * Groups. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(40);
+select plan(43);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -30,17 +30,15 @@ $$;
 create function pg_temp.states() returns text[] language plpgsql as $$
 begin
     return array(
-        select format('%s %s', j.payload #>> '{}',
-                      case when pgq._is_waiting(j) then 'waiting'
-                           when j.token is not null then 'active'
-                           when j.run_at > pgq._now() then 'scheduled' else 'ready' end)
-          from pgq.job j order by j.id
+        select format('%s %s', j.payload #>> '{}', j.state)
+          from pgq_jobs j where j.finished_at is null order by j.id
     );
 end
 $$;
 create function pg_temp.end_of(p_label text) returns boolean language plpgsql as $$
 begin
-    return (select pgq_complete(j.id, j.token) from pgq.job j where j.payload #>> '{}' = p_label);
+    return (select pgq_complete(j.id, j.token) from pgq.job j
+             where j.payload #>> '{}' = p_label and j.place is null);
 end
 $$;
 create function pg_temp.fail(
@@ -48,7 +46,7 @@ create function pg_temp.fail(
 ) returns text language plpgsql as $$
 begin
     return (select pgq_fail(j.id, j.token, 'no', p_retry_in, p_retryable)
-              from pgq.job j where j.payload #>> '{}' = p_label);
+              from pgq.job j where j.payload #>> '{}' = p_label and j.place is null);
 end
 $$;
 
@@ -118,7 +116,7 @@ select is(pg_temp.take(9, 'two'), '{}', 'a dead job blocks its group');
 select pg_temp.put('e', 'g', 'two'), pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9, 'two'), '{}', 'also for what comes after');
 select is(pgq_unblock('two', 'g'), true, 'until it is unblocked');
-select pgq._take_hints() \g /dev/null
+select pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9, 'two'), '{d,e}', 'and goes on');
 select is(pgq_unblock('two', 'g'), false, 'there is nothing more to unblock');
 select throws_ok(
@@ -140,23 +138,32 @@ select pg_temp.put('TAIL', 'k', p_key => 'l', p_on_duplicate => 'replace'),
 select is(pg_temp.take(9), '{key}', 'one that waits is replaced');
 select pg_temp.end_of('key'), pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9), '{TAIL}', 'where it is');
-select pgq_release(j.id, j.token) from pgq.job j where j.payload = '"TAIL"' \g /dev/null
+select pgq_release(j.id, j.token) from pgq.job j
+ where j.payload = '"TAIL"' and j.place is null \g /dev/null
 select pg_temp.put('next', 'k'), pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9), '{TAIL}', 'a job that was given back is still the head');
 select is(
     (select count(*) from pgq_pop(5, 'two')), 0::bigint, 'nothing is left to pop');
+select pgq_configure_queue('two', group_concurrency => 1), pg_temp.put('f', 'g', 'two'),
+       pg_temp.commit(), pg_temp.end_of('e'), pg_temp.commit() \g /dev/null
+select is(pg_temp.take(9, 'two'), '{}', 'with a lower group_concurrency, while another one runs');
+select pg_temp.put('blocker', 'k', 'two', p_key => 'k') as blocker, pg_temp.commit(), pg_temp.take(1, 'two'),
+       pg_temp.fail('blocker', false) \gset
+select isnt(
+    pg_temp.put('blocker', null, 'two', p_key => 'k'), :blocker::bigint,
+    'a dead job that blocks its group does not hold its dedupe key');
+select is(pgq_cancel(:blocker::bigint), false, 'nor is it live');
 select is(
-    (select count(*) from pgq.group_hint), 0::bigint, 'no group is left to the next tick');
+    (select count(*) from pgq.hint), 0::bigint, 'no group is left to the next tick');
 select is_empty(
-    $$ select j.group_id from pgq.job j where j.group_id is not null and not pgq._is_waiting(j)
+    $$ select j.group_id from pgq.job j where j.is_head
         group by j.group_id having count(*) > 2 $$,
     'no group has more heads than it may');
 
 -- What ticks skip is looked up once for all hints.
-insert into pgq.group_hint (group_id, id) select n, 0 from generate_series(1, 50) n;
-insert into pgq.waiter_hint (job_id, lane) select n, 1 from generate_series(1, 50) n;
+insert into pgq.hint (kind, key) select k, n from unnest('{g,w}'::"char"[]) k, generate_series(1, 50) n;
 select pg_stat_get_xact_numscans('pgq.skipped'::regclass) as before \gset
-select pgq._take_hints(), pgq._take_waiter_hints() \g /dev/null
+select pgq._take_hints() \g /dev/null
 select is(
     pg_stat_get_xact_numscans('pgq.skipped'::regclass) - :before, 2::bigint,
     'a tick looks once for each kind of hint which ones to skip');

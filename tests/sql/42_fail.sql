@@ -18,7 +18,7 @@ begin
           from pgq.job j join pgq.lane l on l.id = j.lane join pgq.queue q on q.id = l.queue_id
          where q.name = p_queue;
         v_waits := v_waits || extract(epoch from v_run_at - pgq._now())::double precision;
-        perform pg_temp.now_is(v_run_at);
+        perform pg_temp.wait(v_run_at - pgq._now());
     end loop;
     return v_waits;
 end

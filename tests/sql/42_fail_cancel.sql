@@ -11,7 +11,7 @@ begin
         perform set_config('pgq.decided', '', true);
         set constraints all immediate;
         set constraints all deferred;
-        perform pgq._take_hints(), pgq._take_waiter_hints();
+        perform pgq._take_hints();
     end loop;
 end
 $$;
@@ -91,7 +91,7 @@ select set_eq(
 select bag_eq(
     $$ select pg_temp.shown('failed') $$, $$ select pg_temp.shown('cancelled') $$,
     'either way');
-select is_empty('select from pgq.group_block', 'no group is blocked');
+select is_empty('select from pgq.job j where j.is_blocked', 'no group is blocked');
 
 -- The caller's transaction.
 select pg_temp.add('undone'), pg_temp.take() \g /dev/null

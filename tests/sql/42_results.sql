@@ -84,7 +84,7 @@ select (d.payload #>> '{}')::bigint, d.id, d.token from pgq_dequeue(9, '1 hour',
 select pg_temp.complete('{1,2,3,4,5,6,7,8,9}', '{1,2,3,4,5,6,7,8,9}') \g /dev/null
 select is(pg_temp.kept(), '{1,2,3,4,5,6,7,8,9}', 'several priorities');
 select pg_temp.claim(4) \g /dev/null
-select pgq._evacuate(0::smallint, 4::smallint, pgq._now()) \g /dev/null
+select pgq._move(0::smallint, 1::smallint, 1000) \g /dev/null
 select pg_temp.complete('{1,2,3,4}', '{1,2,3,4}') \g /dev/null
 select is(pg_temp.kept(), '{1,2,3,4}', 'jobs that maintenance has moved');
 select pg_temp.claim(3001) \g /dev/null

@@ -61,9 +61,10 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    -- A head of a group is in its line, too.
+    -- A head of a group is in its line, too, and so is a dead job that blocks its group.
     select j.* into job
-      from pgq.job j where j.id = p_id order by j.place is not null limit 1;
+      from pgq.job j where j.id = p_id and j.is_blocked is null
+     order by j.place is not null limit 1;
     -- Rolls back to here, so that no lock on a slot remains. A slot is not truncated while anybody
     -- holds one.
     raise exception using errcode = 'PQ000';

@@ -442,6 +442,7 @@ begin
                      where h.key = any (v_keys) and h.kind in ('g', 'w') returning h.*
                 )
                 select t.kind, t.key, min(t.place) as place from taken t group by 1, 2
+                 order by 3, abs(t.key)
             loop
                 if v_hint.kind = 'g' then
                     perform pgq._turn_groups(

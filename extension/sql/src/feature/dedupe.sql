@@ -204,26 +204,26 @@ begin
     if v_job.id is null or v_job.token is not null then
         return v_job.id is not null;
     end if;
-    if v_job.group_id is not null then
+    if v_job.group_id is not null or pgq._waits_for_jobs(v_job) then
         update pgq.job j
            set payload = p_payload, due = null,
                run_at = case when j.is_head is null then p_run_at else j.run_at end
          where j.slot in (4, 5) and j.id = p_id;
-    elsif v_job.pos is null and v_job.due is null then
-        update pgq.job j set payload = p_payload, run_at = p_run_at
-         where j.slot = v_job.slot and j.id = p_id;
-        return true;
     end if;
-    -- The head of a group, or a job without one.
-    if v_job.pos is not null or v_job.group_id is null then
+    if v_job.pos is null and v_job.due is null then
+        return true;
+    elsif v_job.pos is not null and p_run_at is null then
+        -- A ready job keeps its place.
+        execute format('update pgq.job_%s j set payload = $2, run_at = $3 where j.id = $1', v_job.slot)
+          using p_id, p_payload, pgq._now();
+        return true;
+    elsif v_job.place is null then
         v_job := pgq._remove(v_job.slot, v_job.id);
-    elsif v_job.due is not null then
+    else
         v_job.head_place := v_job.place;
         v_job.place := null;
         v_job.is_head := null;
         v_job.dedupe_queue_id := null;
-    else
-        return true;
     end if;
     v_job.payload := p_payload;
     perform pgq._park(v_job, coalesce(p_run_at, pgq._now()), p_run_at is not null);

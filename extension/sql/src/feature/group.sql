@@ -71,7 +71,7 @@ begin
         when {slot} then
             continue when pg_relation_size('pgq.job_{slot}') = 0;
             if p_block then
-                update pgq.job_{slot} j set is_blocked = true
+                update pgq.job_{slot} j set is_blocked = true, dedupe_queue_id = null
                  where j.id = any (p_ids) and j.place is not null and j.is_blocked is null;
             else
                 delete from pgq.job_{slot} j where j.id = any (p_ids) and j.place is not null;
@@ -246,12 +246,15 @@ begin
         select r.slot, r.id
           from turn t, lateral (
                    -- Of a group with one head that has ended, the row behind it is the first.
-                   select j.slot, j.id, j.is_head from pgq.job j
-                    where j.slot in (4, 5) and j.group_id = t.id
-                      and j.place >= case when t.most = 1 then coalesce(t.ended, 0) else 0 end
-                    order by j.place, j.id limit t.most
+                   select f.*, bool_or(f.is_blocked) over () as is_blocked_by_one
+                     from (
+                              select j.slot, j.id, j.is_head, j.is_blocked from pgq.job j
+                               where j.slot in (4, 5) and j.group_id = t.id and j.place
+                                     >= case when t.most = 1 then coalesce(t.ended, 0) else 0 end
+                               order by j.place, j.id limit t.most
+                          ) f
                ) r
-         where r.is_head is null
+         where r.is_head is null and r.is_blocked_by_one is null
            -- Where as many stand before the jobs that were added, none of these can be a head.
            and (t.ended is not null or (
                    select count(*)
