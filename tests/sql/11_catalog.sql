@@ -44,8 +44,8 @@ select isnt(obj_description('pgq'::regnamespace, 'pg_namespace'), null,
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where not coalesce(r.proconfig, '{}') @> '{"search_path=pg_catalog, pg_temp"}'
-          and btrim(r.prosrc, E'\n') <> 'select pg_catalog.clock_timestamp()' $$,
-    'every function pins search_path to pg_catalog, with pg_temp last, or names the schema');
+          and r.prosqlbody is null and btrim(r.prosrc, E'\n') <> 'select pg_catalog.clock_timestamp()' $$,
+    'every function pins search_path to pg_catalog, with pg_temp last, or is bound to what it names');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where r.prosrc ~ ('\m' || (select quote_ident(p.pronamespace::regnamespace::text)
@@ -66,8 +66,8 @@ select is_empty(
     'every public function runs with the rights of the owner, but for those that create triggers');
 select set_eq(
     $$ select r.proname::text from routine r where r.internal and r.prosecdef $$,
-    array['_at_commit', '_at_group_commit', '_check_dropped', '_queues', '_workers', '_health', '_locks',
-          '_obstacles'],
+    array['_at_commit', '_at_note', '_check_lanes', '_check_dropped', '_queues', '_workers', '_health',
+          '_locks', '_obstacles'],
     'no internal function does, but for triggers that run at commit and what views show');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
@@ -145,8 +145,8 @@ select is_empty(
          join pg_index i on i.indrelid = r.oid, unnest(i.indkey) k (number)
          join pg_attribute a on a.attnum = k.number
         where r.relname ~ '^job_\d' and a.attrelid = r.oid
-          and a.attname not in ('lane', 'id', 'due', 'dedupe_key', 'dedupe_queue_id', 'group_id',
-                                'wait') $$,
+          and a.attname not in ('lane', 'id', 'pos', 'due', 'dedupe_key', 'dedupe_queue_id', 'group_id',
+                                'place') $$,
     'no index of a slot covers what a claim or a heartbeat changes, so that both are HOT updates');
 select is_empty(
     $$ select r.oid::regclass from relation r
@@ -161,12 +161,9 @@ select r.relname::text as name
    and r.oid <> all (select unnest(e.extconfig) from pg_extension e where e.extname = 'pgq');
 select case when exists (select from pg_extension e where e.extname = 'pgq') then set_eq(
     'select u.name from undumped u',
-    array['gate', 'bucket', 'chore', 'errand', 'event_table', 'group_event_0', 'group_event_1',
-          'group_event_2', 'group_event_3', 'group_event_4', 'group_event_5',
+    array['gate', 'bucket', 'chore', 'errand', 'note_0', 'note_1', 'note_2', 'note_3', 'note_4', 'note_5',
           'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
-          'next_tick', 'last_tick', 'put_off', 'crowded', 'empty_4', 'empty_5',
-          'xid_recent', 'xid_old', 'xid_shifted', 'home', 'admission', 'admission_seen',
-          'skipped', 'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
+          'next_tick', 'last_tick', 'xid_recent', 'xid_old', 'xid_shifted', 'home', 'skipped', 'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
     'pg_dump carries along all tables and sequences, but for these')
 else pass('pg_dump carries along all, where pgq is no extension') end;
 

@@ -13,7 +13,8 @@ begin
     perform pgq_fail(d.id, d.token, 'boom', retryable => false)
       from pgq_dequeue(1, '1 s', p_queue) d;
     perform pgq_complete(d.id, d.token) from pgq_dequeue(1, '1 s', p_queue) d;
-    perform pg_temp.take(1, p_queue, '1 s'), pg_temp.take(1, p_queue, '1 day'), pg_temp.wait('1 s');
+    perform pg_temp.take(1, p_queue, '1 s'), pg_temp.take(1, p_queue, '1 day'),
+            pg_temp.now_is(pgq._now() + '1 s');
     perform pg_temp.add('ready', p_queue), pg_temp.add('scheduled', p_queue, p_delay => '1 hour'),
             pg_temp.add('released', p_queue, 1);
     perform pgq_release(d.id, d.token) from pgq_dequeue(1, '1 s', p_queue) d;
@@ -168,7 +169,7 @@ select is(cardinality(pg_temp.alive('p5')), 5, 'an error purges nothing');
 select pgq_create_queue('large') \g /dev/null
 select pgq_enqueue(to_jsonb(repeat('x', 9)), 'large', group_key => 'g')
   from generate_series(1, 3) \g /dev/null
-create or replace function pgq._note_ended(p_jobs pgq.job[], p_completed boolean default false)
+create or replace function pgq._note_ended(p_jobs pgq.job[], p_state text)
 returns void language plpgsql as $$
 begin
     perform set_config('test.noted', cardinality(p_jobs)::text, true);

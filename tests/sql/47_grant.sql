@@ -40,7 +40,7 @@ begin
     set constraints all immediate;
     set constraints all deferred;
     -- Not being at a COMMIT, it has left them to the next tick.
-    perform pgq._take_hints(), pgq._take_waiter_hints(), pgq._run_errands();
+    perform pgq._take_hints(), pgq._run_errands();
 end
 $$;
 -- All that there is of queue b.
@@ -52,8 +52,6 @@ create function pg_temp.state_of_b() returns text language sql as $$
         (select row(q.*, q.xmin)::text from pgq.queue q where q.name = 'b'),
         (select array_agg(s order by s.name) from pgq.schedule s
           join pgq.queue q on q.id = s.queue_id where q.name = 'b'),
-        (select array_agg(g order by g.group_id) from pgq.group_block g
-          join pgq.queue q on q.id = g.queue_id where q.name = 'b'),
         (select array_agg(d order by d.on_id) from pgq.dependency d),
         (select array_agg(p order by p::text) from pgq.privilege p
           join pgq.queue q on q.id = p.queue_id where q.name = 'b')
@@ -118,10 +116,10 @@ select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, '1 minute
 select pgq_enqueue('"expired"', 'b') \g /dev/null
 select pg_temp.take(1, 'b', '1 second') \g /dev/null
 select pgq_enqueue('"held"', 'b') \g /dev/null
-select pg_temp.wait('2 seconds') \g /dev/null
+select pg_temp.now_is(pgq._now() + '2 seconds') \g /dev/null
 select d.id as held, d.token from pgq_claim((select max(id) from pgq.job), worker => 'w') d \gset
 select pgq_enqueue('"ready"', 'b', dedupe_key => 'k') as ready \gset
-select nextval('pgq.job_id') as gone \gset
+select nextval('pgq.number') as gone \gset
 
 create temp table call (call text);
 insert into call values
@@ -246,7 +244,7 @@ select pgq_enqueue('1', 'a'), pgq_enqueue('2', 'a'), pgq_enqueue('3', 'a') \g /d
 select pgq_create_queue('a2'), pgq_grant('a2', 'regress_ann', '{consume}') \g /dev/null
 select pgq_enqueue('4', 'a2'), pgq_enqueue('5', 'a2') \g /dev/null
 select pgq_dequeue(9, '1 second', '{a,a2}'::text[]) \g /dev/null
-select pg_temp.wait('2 seconds') \g /dev/null
+select pg_temp.now_is(pgq._now() + '2 seconds') \g /dev/null
 select is(pg_temp.ask('regress_ann', 'select count(*) from pgq_reclaim(max => 4)'), '(4)',
     'of several queues it takes back what it may');
 select is((select count(*) from pgq.job j join pgq.lane l on l.id = j.lane
@@ -266,7 +264,7 @@ create function pg_temp.after(p_role name, p_ids text) returns text language sql
     ))
 $$;
 create temp view mine as
-select j.wait is not null as waits from pgq.job j join pgq.lane l on l.id = j.lane
+select pgq._waits_for_jobs(j) as waits from pgq.job j join pgq.lane l on l.id = j.lane
   join pgq.queue q on q.id = l.queue_id where q.name = 'a';
 select pg_temp.state_of_b() as before \gset
 select pg_temp.after('regress_ann', format('{%s,%s,%s}', :ready, :held, :dead)) \g /dev/null
@@ -297,7 +295,7 @@ select pg_temp.ask('regress_ann', format(
            $q$ select pgq_enqueue('1', 'a', group_key => 'x'), set_config('pgq.waiters', %L, true) $q$,
            string_agg(format('%s%s,%s', s, j.id, j.lane), ',')
        ))
-  from pgq.job j, unnest(array['', '-']) s where j.wait is not null \g /dev/null
+  from pgq.job j, unnest(array['', '-']) s where pgq._waits_for_jobs(j) \g /dev/null
 select pg_temp.commit() \g /dev/null
 select is(pg_temp.state_of_b(), :'before', 'a forged note releases and kills nobody who waits');
 select pgq_cancel_all('a', true) \g /dev/null

@@ -10,7 +10,7 @@ begin
     perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
-    perform pgq._take_hints(), pgq._take_waiter_hints();
+    perform pgq._take_hints();
 end
 $$;
 create function pg_temp.state(p_id bigint) returns text language sql as $$
@@ -42,7 +42,8 @@ select pg_temp.same('with its lease and checkpoint');
 select pgq_fail(:one, :token, 'no', '1 day') \g /dev/null
 select pg_temp.same('one is tried again');
 select pgq_release(d.id, d.token) from pgq_claim(:seven) d \g /dev/null
-select pgq._evacuate(0::smallint, 4::smallint, pgq._now()) \g /dev/null
+select pgq._move(0::smallint, 1::smallint, 1000), pgq._move_parked(4::smallint, 5::smallint, 1000)
+    \g /dev/null
 select pg_temp.same('jobs that maintenance has moved');
 select pg_temp.wait('2 days') \g /dev/null
 select pgq_complete(d.id, d.token, '"done"') from pgq_claim(:one) d \g /dev/null
@@ -66,7 +67,7 @@ create role regress_worker;
 select pgq_grant('other', 'regress_watcher', '{observe}'),
        pgq_grant('other', 'regress_worker', '{enqueue,consume,manage}') \g /dev/null
 set local role regress_watcher;
-select is(pg_temp.state(:two), 'scheduled', 'who may observe its queue sees a job');
+select is(pg_temp.state(:two), 'ready', 'who may observe its queue sees a job');
 select is(pg_temp.state(:seven), 'cancelled', 'also a finished one');
 select is_empty(format('select pgq_get(%s)', :three), 'but none of another queue');
 reset role;

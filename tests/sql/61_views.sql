@@ -10,29 +10,33 @@ begin
     perform set_config('pgq.decided', '', true);
     set constraints all immediate;
     set constraints all deferred;
-    perform pgq._take_hints(), pgq._take_waiter_hints();
+    perform pgq._take_hints();
 end
 $$;
--- What pgq_queues is to show of jobs.
+-- What pgq_queues is to show of jobs. A head of a group counts where its copy is, or where it is due.
+create function pg_temp.waits(p_job pgq.job) returns boolean language sql as $$
+    select p_job.pos is null and p_job.due is null
+$$;
 create function pg_temp.counted() returns setof text language sql as $$
     select row(
                q.name,
-               count(j.id) filter (where j.token is null and not pgq._is_waiting(j)
+               count(j.id) filter (where j.token is null and not pg_temp.waits(j)
                                      and coalesce(j.run_at <= pgq._now(), true)),
-               count(*) filter (where j.token is null and not pgq._is_waiting(j)
+               count(*) filter (where j.token is null and not pg_temp.waits(j)
                                   and j.run_at > pgq._now()),
-               count(*) filter (where pgq._is_waiting(j)),
+               count(j.id) filter (where pg_temp.waits(j)),
                count(*) filter (where j.token is not null),
                (select count(*) from pgq.archive a where a.queue = q.name and a.state = 'dead'),
                pgq._now() - min(coalesce(j.run_at, j.enqueued_at)) filter (
-                   where not pgq._is_waiting(j) and coalesce(j.run_at <= pgq._now(), true)
+                   where not pg_temp.waits(j) and coalesce(j.run_at <= pgq._now(), true)
                      and (j.token is null or j.lease_expires_at <= pgq._now())),
                min(j.run_at) filter (
-                   where j.token is null and not pgq._is_waiting(j) and j.run_at > pgq._now()),
+                   where j.token is null and not pg_temp.waits(j) and j.run_at > pgq._now()),
                false
            )::text
       from pgq.queue q
-      left join (pgq.lane l join pgq.job j on j.lane = l.id) on l.queue_id = q.id
+      left join (pgq.lane l join pgq.job j on j.lane = l.id and (j.is_head is null or j.due > 0))
+        on l.queue_id = q.id
      group by q.id
 $$;
 create function pg_temp.shown() returns setof text language sql as $$
@@ -82,7 +86,7 @@ select pg_temp.same('after the commit');
 select pg_temp.wait('10 seconds'), pg_temp.take(3, 'busy'), pg_temp.wait('20 seconds'),
        pg_temp.take(1, 'busy') \g /dev/null
 select pg_temp.same('active ones');
-select pg_temp.wait('15 seconds') \g /dev/null
+select pg_temp.now_is(pgq._now() + '15 seconds') \g /dev/null
 select pg_temp.same('of which leases have expired');
 select is(
     (select row(v.ready, v.active, v.waiting)::text from pgq_queues v where v.queue = 'busy'),
@@ -93,10 +97,11 @@ select pgq_fail(d.id, d.token, 'no', '5 minutes') from pgq_dequeue(1, queue => '
     \g /dev/null
 select pgq_release(d.id, d.token) from pgq_dequeue(1, queue => 'busy') d \g /dev/null
 select pg_temp.same('dead, retried and released ones');
-insert into pgq.ring (gen, live, firsts, closing, parked, parked_closing, switched_at, ready)
-select r.gen + 1, r.live, r.firsts, r.closing, '{4,5}', r.parked_closing, r.switched_at, r.ready
+insert into pgq.ring (gen, live, ready, parked, filling, cleaned, switched_at)
+select r.gen + 1, '{1,0}', '{1,0}', '{4,5}', 1, '{0}', r.switched_at
   from pgq.ring r order by r.gen desc limit 1;
-select pgq._evacuate(0::smallint, 5::smallint, pgq._now()) \g /dev/null
+select pgq._move(0::smallint, 1::smallint, 1000), pgq._move_parked(4::smallint, 5::smallint, 1000)
+    \g /dev/null
 select pg_temp.same('moved ones');
 select set_config('pgq.slot_size', '8192', true), pg_temp.tick(3), pgq_enqueue('1', 'busy')
     \g /dev/null
@@ -188,7 +193,7 @@ select is(
 create function pg_temp.rush(p_seconds integer, p_calls integer) returns void language plpgsql as $$
 begin
     for v_second in 1..p_seconds loop
-        perform pgq._complete(array[j.id], array[j.token], null)
+        perform pgq._complete(array[j.id], array[j.token], null, null, 0)
            from pgq.job j where j.token is not null order by j.id limit p_calls;
         perform pg_temp.tick();
     end loop;
@@ -216,7 +221,7 @@ select count(*) from pgq_dequeue(2, '10 seconds', 'busy', 'ann') \g /dev/null
 select pg_temp.wait('5 seconds') \g /dev/null
 select count(*) from pgq_dequeue(1, '1 minute', 'busy', 'ann') \g /dev/null
 select count(*) from pgq_dequeue(1, '1 minute', 'busy') \g /dev/null
-select pg_temp.wait('6 seconds') \g /dev/null
+select pg_temp.now_is(pgq._now() + '6 seconds') \g /dev/null
 select results_eq(
     $$ select w.queue, w.worker, w.jobs, w.expired, pgq._now() - w.oldest_claimed_at,
               pgq._now() - w.last_heartbeat_at, w.next_expiry_at - pgq._now(),

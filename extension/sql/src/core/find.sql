@@ -59,6 +59,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set jit = off
 as $$
 begin
     -- A head of a group is in its line, too, and so is a dead job that blocks its group.

@@ -3,6 +3,10 @@
  * second session would wait for the transaction of the first one. Both rows have the same id.
  */
 
+-- Of the queue that is there from the start.
+insert into pgq.lane (id, queue_id, priority, queue)
+select pgq._lane_of(q.id, 0), q.id, 0, q.name from pgq.queue q;
+
 create function pgq._check_lanes()
 returns trigger
 language plpgsql

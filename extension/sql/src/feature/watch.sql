@@ -178,7 +178,7 @@ begin
         case when tg_argv[2] = 'dedupe' then array[encode(sha256(convert_to(
             concat_ws(':', tg_argv[1], v_key), 'utf8'
         )), 'hex')] end,
-        null, null, null, 'keep', null, null, null,
+        null, null, null, 'keep', null, null, 'die',
         tg_argv[2] = 'dedupe' and pgq._has_own_key(tg_relid, tg_argv[1])
     );
     return null;

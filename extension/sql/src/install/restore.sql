@@ -43,5 +43,5 @@ create trigger queue_replace before insert on pgq.queue
     for each row when (new.name = 'default')
     execute function pgq._replace_queue();
 create trigger lane_replace before insert on pgq.lane
-    for each row when (new.id = 1)
+    for each row when (new.queue = 'default' and new.priority = 0)
     execute function pgq._replace_lane();
