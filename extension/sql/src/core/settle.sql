@@ -33,7 +33,14 @@ begin
         v_mine := pgq._mine('consume');
     end if;
     foreach v_slot in array pgq._looks(array[p_token]) loop
-        select t.* into job from pgq._take(v_slot, array[p_id], array[p_token], v_mine) t;
+        case v_slot
+        --@ each ring
+        when {slot} then
+            delete from pgq.job_{slot} j
+             where j.id = p_id and j.token = p_token and pgq._is_mine(j.lane, v_mine)
+            returning j.* into job;
+        --@ end
+        end case;
         exit when job.id is not null;
     end loop;
     perform pgq._check_moved() where job.id is null;
@@ -62,8 +69,12 @@ begin
                      from unnest(p_ids, p_tokens, p_results)
                           with ordinality u (id, token, result, n)
                     order by u.id, u.token, u.result is null, u.n
-               ) r
-         where j.id = r.id and j.token = r.token and pgq._is_mine(j.lane, p_mine)
+               ) r, lateral (
+                   -- Not a join, whose plan could read the index to its end. A job that is renewed
+                   -- meanwhile may be left out: the next look finds it.
+                   select i.ctid from pgq.job_{slot} i where i.id = r.id offset 0
+               ) i
+         where j.ctid = i.ctid and j.token = r.token and pgq._is_mine(j.lane, p_mine)
         returning j.*, r.result
     ), queue as materialized (
         -- As it is when all are locked, which may have taken a while.
@@ -118,6 +129,8 @@ create function pgq._complete(
 returns setof bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
     v_slot smallint;

@@ -21,19 +21,6 @@ comment on function pgq._open_{slot}() is 'Locks slot {slot} for writing: see pg
 
 -- Only the ring holds leases.
 --@ each ring
-create function pgq._take_{slot}(p_ids bigint[], p_tokens bigint[], p_mine integer[])
-returns setof pgq.job
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-delete from pgq.job_{slot} j
- using (select r.id, r.token from unnest(p_ids, p_tokens) r (id, token) order by r.id) r
- where j.id = r.id and j.token = r.token and pgq._is_mine(j.lane, p_mine)
-returning j.*
-$$;
-comment on function pgq._take_{slot}(bigint[], bigint[], integer[]) is
-'Deletes and returns the jobs of good receipts; waits for a session that ends one of them.';
-
 create function pgq._renew_{slot}(
     p_ids bigint[], p_tokens bigint[], p_mine integer[], p_lease_ms integer, p_now timestamptz,
     p_checkpoints jsonb[]
@@ -75,21 +62,6 @@ $$;
 comment on function pgq._open(smallint) is
 'Locks a slot for writing and returns the time. Whoever adds a job draws its number after that: '
 'claim positions rely on it.';
-
-create function pgq._take(p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[])
-returns setof pgq.job
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    case p_slot
-    --@ each ring
-    when {slot} then return query select * from pgq._take_{slot}(p_ids, p_tokens, p_mine);
-    --@ end
-    end case;
-end
-$$;
-comment on function pgq._take(smallint, bigint[], bigint[], integer[]) is 'pgq._take_0 and so on.';
 
 create function pgq._renew(
     p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_lease_ms integer,

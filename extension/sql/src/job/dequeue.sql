@@ -348,8 +348,7 @@ begin
         select d from pgq._dequeue(batch, interval '30 seconds', queue, null) d
     );
     perform from pgq._complete(
-        array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j),
-        null, null, 0
+        array(select j.id from unnest(v_jobs) j), array(select j.token from unnest(v_jobs) j)
     );
     return query
     select j.id, null::bigint, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.payload,
