@@ -2,7 +2,7 @@
  * pgq_cancel, pgq_retry, pgq_retry_dead, pgq_purge.
  */
 begin;
-select plan(63);
+select plan(67);
 \ir support/clock.psql
 
 -- A job of each state in a queue, called by the state.
@@ -118,6 +118,27 @@ select throws_ok('select pgq_retry_dead(' || arguments || ')', code, null,
     ($$ 'many', 0 $$, '22023', 'a max below 1 is refused'),
     ($$ 'many', null $$, '22004', 'a null max is refused')
   ) c (arguments, code, description);
+
+-- A dead job that blocks its group is as dead as any other.
+create function pg_temp.commit() returns void language plpgsql as $$
+begin
+    perform set_config('pgq.decided', '', true);
+    set constraints all immediate;
+    set constraints all deferred;
+    perform pgq._take_hints();
+end
+$$;
+select pgq_create_queue('block', group_on_dead => 'block') \g /dev/null
+select pgq_enqueue('1', 'block', group_key => 'g', dedupe_key => 'k') as first \gset
+select pg_temp.commit() \g /dev/null
+select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, '1 s', 'block') d \g /dev/null
+select is(pgq_cancel(:first), false, 'a dead job that blocks its group is not cancelled');
+select isnt(
+    pgq_enqueue('2', 'block', group_key => 'g', dedupe_key => 'k'), :first::bigint,
+    'its dedupe key is free');
+select is(pgq_cancel_key('block', 'k'), true, 'the live one with the key is cancelled');
+select pg_temp.commit() \g /dev/null
+select is(pgq_retry(:first), true, 'the dead one is retried');
 
 -- Purging.
 select pgq_create_queue(name), pg_temp.fill(name)

@@ -131,4 +131,4 @@ begin
 end
 $$;
 comment on function pgq._mark(smallint, bigint, name) is
-'Sets is_awaited, is_blocked or cancel_requested of a job. False if it is not there any more.';
+'Sets is_awaited or cancel_requested of a job. False if it is not there any more.';

@@ -73,7 +73,12 @@ as $$
 declare
     v_is_over boolean;
 begin
-    v_is_over := not exists (select from pgq.job j where j.id = p_id) and not exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now());
+    v_is_over := not exists (
+        select from pgq.job j where j.id = p_id and j.is_blocked is null
+    ) and not exists (
+        select from pgq.archive a
+         where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
+    );
     -- As in pgq._find.
     raise exception using errcode = 'PQ000';
 exception
