@@ -61,7 +61,7 @@ build: demo-setup $(PGQ_SQL) $(PGQ_WHEEL) ## build the extension script and the 
 all: $(PGQ_SQL) ## build the extension script only, as the client of PGXN does
 
 $(PGQ_SQL): extension/pgq.control $(wildcard extension/*.py extension/sql/released.sha256 \
-    extension/sql/src/*.sql extension/sql/updates/*.sql)
+    extension/sql/install.order extension/sql/src/*/*.sql extension/sql/updates/*.sql)
 	$(PGQ_SETUP_PYTHON) extension/build.py
 
 $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
@@ -123,7 +123,7 @@ lint: setup build ## check style, types, functions and security
 	    'pyright --verifytypes pytest_pgq --ignoreexternal' \
 	    | PATH="$$PWD/.venv/bin:$$PATH" xargs -L 1 -P 2 $(PGQ_PYTHON) -m
 	$(PGQ_PYTHON) extension/build.py --check
-	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*.sql \
+	$(PGQ_PYTHON) tools/check_style.py extension/sql/src/*/*.sql \
 	    $(wildcard extension/sql/updates/*.sql)
 	$(PGQ_PYTHON) tools/check_plpgsql.py
 	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) $(PGQ_SQL)

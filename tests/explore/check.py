@@ -201,7 +201,9 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         tokens=pending.sent.tokens,
     )
     for changed in rule(view, call, answer):
-        after = world.with_open(who, replace(changed, calls=changed.calls + 1))
+        world = model.freed(known.world, changed.freed)
+        changed = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
+        after = world.with_open(who, changed)
         if mine is not None:
             yield after
         elif changed.failed:

@@ -36,7 +36,6 @@ class Job:
     after: tuple[str, ...] = ()
     told: bool = False  # its worker is to cancel it
     waited: bool = False
-    found: bool = False  # a tick has seen that its lease is over: claims must find it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +68,7 @@ class Transaction:
     saved: Transaction | None = None
     failed: bool = False
     ticks: bool = False  # it does maintenance when it commits
+    freed: frozenset[str] = frozenset()  # jobs whose leases some tick has ended, its answers tell
     calls: int = 0
 
     def touches(self) -> frozenset[str]:
@@ -229,10 +229,17 @@ def _ticked(job: Job, world: World) -> Job:
     if is_over(job, world.now):
         if job.told:
             return end(job, "cancelled", world.base.queue)
-        return lost(job, world.now) if job.lost else replace(job, found=True)
+        return lost(job, world.now)
     if job.state == "scheduled" and job.due <= world.now:
         return replace(job, state="ready", due=0, waited=True)
     return job
+
+
+def freed(world: World, names: Iterable[str]) -> World:
+    """Return the world after a tick has ended the expired leases of these jobs."""
+    jobs = {name: _ticked(world.base.jobs[name], world) for name in names}
+    base = replace(world.base, jobs={**world.base.jobs, **jobs})
+    return replace(world, base=base)
 
 
 def lost(job: Job, now: int) -> Job:
@@ -247,5 +254,4 @@ def lost(job: Job, now: int) -> Job:
         expires=0,
         lost=job.lost + 1,
         waited=True,
-        found=False,
     )

@@ -120,18 +120,24 @@ class View:
             return False
         return self.start.jobs.get(name) == job and self.start.queue == self.world.base.queue
 
-    def changed(self, *jobs: Job, locked: Iterable[str] = ()) -> Transaction:
-        """Return its transaction with other versions of jobs, and more locks."""
+    def changed(
+        self, *jobs: Job, locked: Iterable[str] = (), freed: Iterable[Job] = ()
+    ) -> Transaction:
+        """Return its transaction with other versions of jobs, and more locks.
+
+        A lease that is over and that the answer knows no more was `freed` by a tick before.
+        """
         mine = {**self.mine.jobs, **{job.name: job for job in jobs}}
-        return replace(self.mine, jobs=mine, locked=self.mine.locked.union(locked))
+        names = frozenset(job.name for job in freed if job.name not in self.mine.jobs)
+        return replace(self.mine, jobs=mine, locked=self.mine.locked.union(locked), freed=names)
 
     def over(self, job: Job) -> bool:
         """Tell whether the lease of a job is over."""
         return is_over(job, self.world.now)
 
-    def good(self, name: str) -> Job | None:
+    def good(self, name: str, jobs: Mapping[str, Job] | None = None) -> Job | None:
         """Return the job of a receipt, if that is good, or may be."""
-        job = self.jobs.get(name)
+        job = (self.jobs if jobs is None else jobs).get(name)
         is_good = job is not None and job.state == "active" and job.token == self.tokens[name]
         return job if is_good else None
 
@@ -249,7 +255,7 @@ def _in_order(view: View, taken: list[Job], batch: int) -> bool:
         job
         for job in view.jobs.values()
         if view.sure(job) and claimable(job, view.world.now)
-        if (job.state == "ready" or job.found) and job not in taken
+        if job.state == "ready" and job not in taken
     ]
     limit = min(batch, _room(view))
     if missed and len(taken) < limit and not _is_paused(view):
@@ -296,7 +302,6 @@ def _leased(job: Job, row: Claimed, lease: int) -> Job:
         lease=lease,
         expires=row.expires,
         due=0,
-        found=False,
     )
 
 
@@ -366,7 +371,8 @@ def reclaim(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         if job.state == "active" and job.expires <= view.world.now and job.name not in view.held
     }
     if set(answer) <= expired.keys() and len(set(answer)) == len(answer):
-        yield view.changed(*(_taken_back(job, view) for job in expired.values()))
+        before = [job for job in expired.values() if job.name not in answer]
+        yield view.changed(*(_taken_back(expired[name], view) for name in answer), freed=before)
 
 
 def _taken_back(job: Job, view: View) -> Job:
@@ -381,6 +387,7 @@ def _taken_back(job: Job, view: View) -> Job:
 def heartbeat(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Renew leases; one that somebody has locked stays as it is, and is not lost."""
     jobs: list[Job] = []
+    late: list[Job] = []
     told: dict[str, int] = dict(rows(answer))
     if isinstance(answer, Failure) or len(told) != len(rows(answer)):
         return
@@ -388,7 +395,7 @@ def heartbeat(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         job = view.good(name)
         stuck = name in view.held or name in view.busy
         if name not in told and (job is None or view.over(job)) and not stuck:
-            jobs += [_taken_back(job, view)] if job else []
+            late += [job] if job else []
             continue
         base = view.world.base.jobs.get(name)
         if stuck and base is not None and told.get(name) == (base.expires or None):
@@ -397,24 +404,23 @@ def heartbeat(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
             continue
         if job is None or name in view.held or told.get(name) != view.world.now + job.lease:
             return
-        jobs.append(replace(job, expires=told[name], found=False))
+        jobs.append(replace(job, expires=told[name]))
     if told.keys() <= set(call.names):
-        yield view.changed(*jobs)
+        yield view.changed(*jobs, freed=late)
 
 
 def _settle(
     view: View, call: Call, names: Iterable[str], ended: Callable[[Job], Job]
 ) -> Iterator[Transaction]:
     """End the attempts whose receipts are good, which must be those that were named."""
-    if view.held.intersection(call.names):
+    if any(name in view.held and view.good(name, view.world.base.jobs) for name in call.names):
         return
     done = set(names)
     good = {name: job for name in call.names if (job := view.good(name)) is not None}
     late = {name: job for name, job in good.items() if view.over(job)}
     if good.keys() - late.keys() <= done <= good.keys():
         kept = [ended(good[name]) for name in done]
-        lost_ = [_taken_back(late[name], view) for name in late.keys() - done]
-        yield view.changed(*kept, *lost_)
+        yield view.changed(*kept, freed=[late[name] for name in late.keys() - done])
 
 
 def complete(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:

@@ -79,11 +79,6 @@ async def test_a_heartbeat_does_not_wait_for_a_completion(explored: Server) -> N
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="core: a job that dies while its queue is dropped with force stays dead",
-)
 async def test_a_forced_drop_deletes_a_job_that_an_open_transaction_fails(explored: Server) -> None:
     await passes(
         explored,
@@ -99,11 +94,6 @@ async def test_a_forced_drop_deletes_a_job_that_an_open_transaction_fails(explor
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="core: purging dead jobs waits for a transaction that retries one",
-)
 async def test_a_purge_does_not_wait_for_a_retry(explored: Server) -> None:
     await passes(
         explored,
@@ -129,19 +119,20 @@ returns boolean language sql as $$
 $$
 """
 DEQUEUE = """
-create or replace function pgq_dequeue(
+alter function pgq_dequeue(integer, interval, text, text) rename to sound_dequeue;
+create function pgq_dequeue(
     batch integer default 1, timeout interval default '30 seconds',
     queue text default 'default', worker text default null
 ) returns setof pgq_job language plpgsql as $$ begin {} end $$
 """
 WAITING_CLAIMS = DEQUEUE.format("""
     perform pg_advisory_xact_lock(1);
-    return query select * from pgq_dequeue(batch, timeout, array[queue], worker);
+    return query select * from sound_dequeue(batch, timeout, queue, worker);
 """)
 CLAIMS_WITH_A_HOLE = DEQUEUE.format("""
     if not exists (select from pg_stat_activity where pid <> pg_backend_pid()
                       and datname = current_database() and state = 'idle in transaction') then
-        return query select * from pgq_dequeue(batch, timeout, array[queue], worker);
+        return query select * from sound_dequeue(batch, timeout, queue, worker);
     end if;
 """)
 LOSING_RELEASE = """

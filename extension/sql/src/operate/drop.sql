@@ -157,6 +157,12 @@ begin
          order by random() limit 20
     loop
         continue when pgq._empty_dropped(v_dropped, 1000) > 0;
+        -- Jobs that died in transactions that were open then. A new queue may have the name.
+        delete from pgq.archive a
+         where v_dropped.is_forced and a.queue = v_dropped.name and a.state = 'dead'
+           and a.id <= coalesce(
+                   (select q.first_job from pgq.queue q where q.name = v_dropped.name), a.id
+               );
         delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
         delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
         delete from pgq.start s where s.queue_id = v_dropped.queue_id;

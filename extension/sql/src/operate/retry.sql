@@ -170,7 +170,7 @@ begin
         select a.bucket, a.id
           from pgq.archive a, pgq.queue q
          where q.id = v_queue_id and a.queue = q.name and a.id > q.first_job and a.state = any (states)
-         limit max - v_live
+         limit max - v_live for update of a skip locked
     ), gone as (
         delete from pgq.archive a
          using doomed d where a.bucket = d.bucket and a.id = d.id and a.state = any (states)
@@ -185,7 +185,7 @@ revoke all on function @extschema@.pgq_purge(text, text[], integer) from public;
 comment on function @extschema@.pgq_purge(text, text[], integer) is
 'Deletes up to max (null: all) jobs of a queue that are in one of the states ready, scheduled, '
 'waiting, dead, completed or cancelled, and returns their number. Active jobs stay, and so do jobs '
-'that another transaction is about to claim. Waits for maintenance that is moving jobs. With '
+'that another transaction is about to claim or retry. Waits for maintenance that is moving jobs. With '
 'completed jobs the dedupe keys go that were held for them. For completed and cancelled jobs it '
 'reads the whole archive: retention is what usually removes them. Errors: 42704 unknown queue; '
 '22004; 22023 another state, or max.';
