@@ -18,8 +18,8 @@ select is_empty(
     'every function has a comment');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
-        where not r.internal and obj_description(r.oid, 'pg_proc') !~ '\.$' $$,
-    'the comment of a public function is made of sentences');
+        where obj_description(r.oid, 'pg_proc') !~ '^[A-Z].*\.$' $$,
+    'which is made of sentences');
 select is_empty(
     $$ select t.oid::regtype
          from pg_type t

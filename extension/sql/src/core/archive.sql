@@ -22,10 +22,10 @@ begin
 end
 $$;
 comment on function pgq._archive_bucket(timestamptz, interval) is
-'the archive partition for rows that expire then, p_keep (days, hours) from now: windows of 10 '
+'The archive partition for rows that expire then, p_keep (days, hours) from now: windows of 10 '
 'minutes, 3 hours, 4 days and 41 days, for up to 6, 8, 8 and 9 windows ahead. There are at least '
 'two partitions more than that in each class, so the window that passed last is not in use and can '
-'be truncated. More than 369 days: kept';
+'be truncated. More than 369 days: kept.';
 
 create function pgq._retention(
     p_queue_id integer, out now timestamptz, out name text, out sample integer, out keep interval,
@@ -82,7 +82,8 @@ begin
 end
 $$;
 comment on function pgq._keep(pgq.job[], text) is
-'Writes dead or cancelled jobs that have just been deleted to the archive, if their queue keeps them.';
+'Writes dead or cancelled jobs that have just been deleted to the archive, if their queue keeps '
+'them.';
 
 create function pgq._passed_buckets(p_now timestamptz)
 returns bigint[]
@@ -102,7 +103,7 @@ begin
 end
 $$;
 comment on function pgq._passed_buckets(timestamptz) is
-'in each class of archive partitions that of the window that passed last; see pgq._archive_bucket';
+'In each class of archive partitions that of the window that passed last; see pgq._archive_bucket.';
 
 create function pgq._expire_archive(p_now timestamptz)
 returns void
@@ -143,4 +144,4 @@ begin
 end
 $$;
 comment on function pgq._expire_archive(timestamptz) is
-'truncates archive partitions whose window has passed';
+'Truncates archive partitions whose window has passed.';

@@ -15,7 +15,7 @@ volatile
 as $$
 select pg_catalog.clock_timestamp()
 $$;
-comment on function pgq._now() is 'the only clock; tests replace it';
+comment on function pgq._now() is 'The only clock; tests replace it.';
 
 create function pgq._ms(p_at timestamptz)
 returns bigint
@@ -71,7 +71,8 @@ begin atomic
     select p_slot::bigint | case when p_is_kept then 524288 else 0 end;
 end;
 comment on function pgq._token_bits(smallint, boolean) is
-'What a token tells: the slot of the job, and whether more is to be done at its end than to delete it.';
+'What a token tells: the slot of the job, and whether more is to be done at its end than to delete '
+'it.';
 
 create function pgq._slot_of(p_token bigint)
 returns smallint
@@ -116,8 +117,8 @@ begin
 end
 $$;
 comment on function pgq._is_preparing(text) is
-'for deferred triggers: whether it may be PREPARE TRANSACTION, which locks outlive: whether the '
-'text that the client has sent has these words anywhere';
+'For deferred triggers: whether it may be PREPARE TRANSACTION, which locks outlive: whether the '
+'text that the client has sent has these words anywhere.';
 
 create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void
@@ -132,7 +133,7 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_not_null(text, boolean) is 'raises 22004 for a null argument';
+comment on function pgq._check_not_null(text, boolean) is 'Raises 22004 for a null argument.';
 
 create function pgq._check_array(p_name text, p_value anyarray, p_nulls boolean default false)
 returns void
@@ -154,7 +155,7 @@ begin
 end
 $$;
 comment on function pgq._check_array(text, anyarray, boolean) is
-'raises 22004 for a null array or, unless p_nulls, element, and 22023 for more than one dimension';
+'Raises 22004 for a null array or, unless p_nulls, element, and 22023 for more than one dimension.';
 
 create function pgq._check_lengths(
     p_name text, p_length integer, p_other_name text, p_other_length integer
@@ -173,7 +174,7 @@ begin
 end
 $$;
 comment on function pgq._check_lengths(text, integer, text, integer) is
-'raises 22023 for arrays of different lengths';
+'Raises 22023 for arrays of different lengths.';
 
 create function pgq._check_interval(p_name text, p_value interval, p_zero_allowed boolean)
 returns void
@@ -203,7 +204,7 @@ begin
 end
 $$;
 comment on function pgq._check_interval(text, interval, boolean) is
-'raises 22023 for a negative, an infinite and, unless allowed, an empty interval; null passes';
+'Raises 22023 for a negative, an infinite and, unless allowed, an empty interval; null passes.';
 
 create function pgq._check_batch(p_name text, p_value integer)
 returns void
@@ -220,7 +221,7 @@ begin
 end
 $$;
 comment on function pgq._check_batch(text, integer) is
-'raises 22004 for null and 22023 for less than 1';
+'Raises 22004 for null and 22023 for less than 1.';
 
 create function pgq._lease_ms(p_timeout interval)
 returns integer
@@ -244,7 +245,7 @@ begin
 end
 $$;
 comment on function pgq._lease_ms(interval) is
-'a checked lease in milliseconds, at least 1; null for null';
+'A checked lease in milliseconds, at least 1; null for null.';
 
 create function pgq._are_good(p_ids bigint[], p_tokens bigint[])
 returns boolean

@@ -25,8 +25,8 @@ begin
 end
 $$;
 comment on function pgq._slot_size() is
-'pgq.slot_size as the owner of pgq has set it for the session, or the owner of the database for '
-'that; null if nobody has';
+'The pgq.slot_size that the owner of pgq has set for the session, or the owner of the database for '
+'that; null if nobody has.';
 
 create function pgq._may_dump(p_role oid)
 returns boolean
@@ -44,7 +44,7 @@ begin
 end
 $$;
 comment on function pgq._may_dump(oid) is
-'whether a role, or one that it may become, can read the jobs themselves';
+'Whether a role, or one that it may become, can read the jobs themselves.';
 
 create function pgq._dumps()
 returns table (pid integer, role name, since timestamptz, query text)
@@ -74,9 +74,9 @@ begin
 end
 $$;
 comment on function pgq._dumps() is
-'where pg_dump has a snapshot, as its name tells, or under another name the catalogs that it has '
+'Where pg_dump has a snapshot, as its name tells, or under another name the catalogs that it has '
 'read since. It locks tables of an extension only when it comes to them: by then a truncated one '
-'is empty for old snapshots, too, and where its jobs went they do not show';
+'is empty for old snapshots, too, and where its jobs went they do not show.';
 
 create function pgq._is_dumped(p_for interval default '1 day')
 returns boolean
@@ -90,8 +90,8 @@ begin
 end
 $$;
 comment on function pgq._is_dumped(interval) is
-'whether pg_dump is at work, for less than a day; where the owner of pgq may not see for how long, '
-'it counts, too';
+'Whether pg_dump is at work, for less than a day; where the owner of pgq may not see for how long, '
+'it counts, too.';
 
 create function pgq._dump_health(p_now timestamptz)
 returns table (
@@ -111,4 +111,5 @@ begin
       from pgq._dumps() d;
 end
 $$;
-comment on function pgq._dump_health(timestamptz) is 'for pgq._health: who keeps slots as they are';
+comment on function pgq._dump_health(timestamptz) is
+'For pgq._health: who keeps slots as they are.';

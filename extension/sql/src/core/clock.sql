@@ -26,8 +26,8 @@ begin
 end
 $$;
 comment on function pgq._bring_schedules(timestamptz, boolean) is
-'lets schedules fire at their next times after p_after: those that would at later ones (p_back), '
-'or at earlier ones';
+'Lets schedules fire at their next times after p_after: those that would at later ones (p_back), '
+'or at earlier ones.';
 
 create function pgq._mend_times(p_now timestamptz)
 returns void
@@ -72,9 +72,9 @@ begin
 end
 $$;
 comment on function pgq._mend_times(timestamptz) is
-'brings back what lies too far ahead: leases last for the timeout of their claim from now on, and '
+'Brings back what lies too far ahead: leases last for the timeout of their claim from now on, and '
 'retries wait as long as they had to; jobs with places in a parked slot that are behind their '
-'times take new ones; starts of rate limits that are to come are not used up; schedules fire';
+'times take new ones; starts of rate limits that are to come are not used up; schedules fire.';
 
 create function pgq._follow_clock(p_now timestamptz)
 returns void
@@ -109,5 +109,5 @@ begin
 end
 $$;
 comment on function pgq._follow_clock(timestamptz) is
-'for ticks: notes when this one ran, and mends the times if the clock has been set back since the '
-'last one by more than a minute';
+'For ticks: notes when this one ran, and mends the times if the clock has been set back since the '
+'last one by more than a minute.';

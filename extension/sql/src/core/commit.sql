@@ -151,8 +151,8 @@ begin
 end
 $$;
 comment on function pgq._written() is
-'how many rows the transaction has written outside of pgq: what queues an event of a deferred '
-'trigger writes one; null: a cursor with hold is still to be filled at the commit';
+'How many rows the transaction has written outside of pgq: what queues an event of a deferred '
+'trigger writes one; null: a cursor with hold is still to be filled at the commit.';
 
 create function pgq._at_last(p_round integer, p_written bigint)
 returns void
@@ -173,8 +173,8 @@ begin
 end
 $$;
 comment on function pgq._at_last(integer, bigint) is
-'maintenance, if nothing of the caller''s runs behind it and keeps its locks; else once more '
-'behind that, at most ten times, and then at a commit of somebody else';
+'Maintenance, if nothing of the caller''s runs behind it and keeps its locks; else once more '
+'behind that, at most ten times, and then at a commit of somebody else.';
 
 create function pgq._at_commit()
 returns trigger
@@ -221,8 +221,8 @@ begin
 end
 $$;
 comment on function pgq._at_commit() is
-'runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
-'trigger; does what pgq._wake has left to it';
+'Runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
+'trigger; does what pgq._wake has left to it.';
 
 create constraint trigger chore_at_commit after insert on pgq.chore
     deferrable initially deferred

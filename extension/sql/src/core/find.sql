@@ -35,7 +35,7 @@ begin
 end
 $$;
 comment on function pgq._check_moved() is
-'raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved';
+'Raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved.';
 
 create function pgq._bare(p_job pgq.job)
 returns pgq.job
@@ -52,7 +52,7 @@ begin
 end
 $$;
 comment on function pgq._bare(pgq.job) is
-'a job without what may be large: an array of a million would be too long';
+'A job without what may be large: an array of a million would be too long.';
 
 create function pgq._find(p_id bigint, out job pgq.job)
 language plpgsql
@@ -75,8 +75,8 @@ exception
 end
 $$;
 comment on function pgq._find(bigint) is
-'The live job of that id, unlocked, or null; in one snapshot, in which a job that is being moved is '
-'in one place. Raises 40001 if an old snapshot cannot tell.';
+'The live job of that id, unlocked, or null; in one snapshot, in which a job that is being moved '
+'is in one place. Raises 40001 if an old snapshot cannot tell.';
 
 create function pgq._find_mine(p_id bigint, p_verb text)
 returns pgq.job
@@ -96,7 +96,7 @@ begin
 end
 $$;
 comment on function pgq._find_mine(bigint, text) is
-'pgq._find for a queue on which the caller has a privilege.';
+'As pgq._find, for a queue on which the caller has a privilege.';
 
 create function pgq._find_and_lock(p_id bigint, p_active boolean, out job pgq.job)
 language plpgsql

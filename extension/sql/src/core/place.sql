@@ -133,8 +133,8 @@ begin
 end
 $$;
 comment on function pgq._backoff(pgq.queue, integer) is
-'The wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a random '
-'share between a half and all ("equal jitter").';
+'The wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a '
+'random share between a half and all ("equal jitter").';
 
 create function pgq._end(p_job pgq.job, p_state text)
 returns void

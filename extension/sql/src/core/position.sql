@@ -107,7 +107,7 @@ begin
     end case;
 end
 $$;
-comment on function pgq._raise(smallint, bigint) is 'pgq._raise_0 and so on.';
+comment on function pgq._raise(smallint, bigint) is 'Calls pgq._raise_0 and so on.';
 
 create function pgq._lower(p_slot smallint, p_lane bigint, p_pos bigint)
 returns void
@@ -157,7 +157,8 @@ begin
 end
 $$;
 comment on function pgq._oldest_writers() is
-'Per slot the id of the oldest other transaction that has written to it, or waits to do so, or null.';
+'Per slot the id of the oldest other transaction that has written to it, or waits to do so, or '
+'null.';
 
 create type pgq.span as (
     lane bigint,

@@ -27,7 +27,7 @@ exception
 end
 $$;
 comment on function pgq._check_restricted() is
-'raises 42501 where PostgreSQL runs code of others than the session''s role';
+'Raises 42501 where PostgreSQL runs code of others than the session''s role.';
 
 create function pgq._is_owner()
 returns boolean
@@ -52,7 +52,7 @@ begin
 end
 $$;
 comment on function pgq._caller() is
-'the role on whose behalf a public function runs; raises 42501 if PostgreSQL runs code of others';
+'The role on whose behalf a public function runs; raises 42501 if PostgreSQL runs code of others.';
 
 create function pgq._may_role(p_role name, p_queue_id integer, p_verb text)
 returns boolean
@@ -69,7 +69,7 @@ begin
 end
 $$;
 comment on function pgq._may_role(name, integer, text) is
-'whether a role has a privilege on a queue, or (null) on all of them';
+'Whether a role has a privilege on a queue, or (null) on all of them.';
 
 create function pgq._may(p_queue_id integer, p_verb text)
 returns boolean
@@ -81,7 +81,7 @@ begin
     return pgq._may_role(pgq._caller(), p_queue_id, p_verb);
 end
 $$;
-comment on function pgq._may(integer, text) is 'pgq._may_role for the caller';
+comment on function pgq._may(integer, text) is 'As pgq._may_role, for the caller.';
 
 create function pgq._raise_unknown_queue(p_queue text, p_verb text)
 returns void
@@ -104,8 +104,8 @@ begin
 end
 $$;
 comment on function pgq._raise_unknown_queue(text, text) is
-'raises 42704 for a name, 22004 for null; 42501 if the caller may not know whether there is such a '
-'queue';
+'Raises 42704 for a name, 22004 for null; 42501 if the caller may not know whether there is such a '
+'queue.';
 
 create function pgq._queue_id(p_queue text, p_verb text)
 returns integer
@@ -126,7 +126,7 @@ begin
 end
 $$;
 comment on function pgq._queue_id(text, text) is
-'the id of a queue on which the caller has a privilege; raises 42704, 42501 or 22004';
+'The id of a queue on which the caller has a privilege; raises 42704, 42501 or 22004.';
 
 create function pgq._may_lane(p_lane bigint, p_verb text)
 returns boolean
@@ -143,7 +143,7 @@ begin
 end
 $$;
 comment on function pgq._may_lane(bigint, text) is
-'pgq._may for the queue of a lane. False if there is none, or it was dropped.';
+'As pgq._may, for the queue of a lane. False if there is none, or it was dropped.';
 
 create function pgq._hold_queue(p_queue text, p_queue_id integer, p_verb text)
 returns void
@@ -158,7 +158,7 @@ begin
 end
 $$;
 comment on function pgq._hold_queue(text, integer, text) is
-'keeps a queue from being dropped until the transaction ends; raises 42704 if it has been since';
+'Keeps a queue from being dropped until the transaction ends; raises 42704 if it has been since.';
 
 create function pgq._mine(p_verb text)
 returns integer[]
@@ -207,4 +207,4 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_may(text) is 'raises 42501 without a privilege on all queues';
+comment on function pgq._check_may(text) is 'Raises 42501 without a privilege on all queues.';

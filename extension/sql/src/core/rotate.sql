@@ -128,7 +128,7 @@ exception
 end
 $$;
 comment on function pgq._truncate_parked(smallint, timestamptz) is
-'pgq._truncate for a parked slot: waits for 10 ms where only short transactions use it.';
+'As pgq._truncate, for a parked slot: waits for 10 ms where only short transactions use it.';
 
 create function pgq._pages(p_slot smallint, p_is_fresh boolean)
 returns bigint
@@ -344,7 +344,7 @@ begin
 end
 $$;
 comment on function pgq._rotate_parked(pgq.ring, timestamptz, bigint) is
-'ring.parked as it is to be: what the other slot holds moves over when the written one has as much '
+'What ring.parked is to be. What the other slot holds moves over when the written one has as much '
 'garbage.';
 
 create function pgq._ready_slots(p_ring pgq.ring, p_now timestamptz)
@@ -372,8 +372,8 @@ begin
 end
 $$;
 comment on function pgq._ready_slots(pgq.ring, timestamptz) is
-'The live slots into which claims look: not those in which all jobs are leased, and which nobody has '
-'written to for two seconds.';
+'The live slots into which claims look: not those in which all jobs are leased, and which nobody '
+'has written to for two seconds.';
 
 create function pgq._rotate(p_now timestamptz)
 returns void

@@ -17,7 +17,8 @@ begin
     ) || '{0,1,2,3,0,1,2,3}'::smallint[];
 end
 $$;
-comment on function pgq._looks(bigint[]) is 'The slots in which to look for receipts, in this order.';
+comment on function pgq._looks(bigint[]) is
+'The slots in which to look for receipts, in this order.';
 
 create function pgq._settle(p_id bigint, p_token bigint, out job pgq.job)
 language plpgsql
@@ -154,5 +155,5 @@ begin
 end
 $$;
 comment on function pgq._complete(bigint[], bigint[], jsonb[], integer[], integer) is
-'Completes the jobs of good receipts and returns the ids. p_results: one for each receipt, or null; '
-'p_done: how many of them have been completed already.';
+'Completes the jobs of good receipts and returns the ids. p_results: one for each receipt, or '
+'null; p_done: how many of them have been completed already.';

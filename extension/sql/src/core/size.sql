@@ -35,7 +35,7 @@ begin
 end
 $$;
 comment on function pgq._check_size(text, jsonb[], bigint) is
-'raises 54000 for a value with more than p_max bytes, as text or in memory; null passes';
+'Raises 54000 for a value with more than p_max bytes, as text or in memory; null passes.';
 
 create function pgq._check_length(p_name text, p_value text, p_max integer)
 returns void
@@ -50,7 +50,7 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_length(text, text, integer) is 'raises 22023; null passes';
+comment on function pgq._check_length(text, text, integer) is 'Raises 22023; null passes.';
 
 create function pgq._shorten(p_error text)
 returns text
@@ -67,4 +67,4 @@ begin
 end
 $$;
 comment on function pgq._shorten(text) is
-'an error as it is kept: of more than 20000 characters the first and last 10000';
+'An error as it is kept: of more than 20000 characters the first and last 10000.';

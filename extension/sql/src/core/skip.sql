@@ -38,7 +38,7 @@ begin
 end
 $$;
 comment on function pgq._skips(text) is
-'the jobs, groups or schedules that ticks leave out, to be asked for once, not for each row';
+'The jobs, groups or schedules that ticks leave out, to be asked for once, not for each row.';
 
 create function pgq._forget_skipped(p_now timestamptz)
 returns void
@@ -51,7 +51,7 @@ begin
 end
 $$;
 comment on function pgq._forget_skipped(timestamptz) is
-'for ticks: lets them try again what failed ten minutes ago';
+'For ticks: lets them try again what failed ten minutes ago.';
 
 create function pgq._skipped_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
@@ -69,4 +69,4 @@ begin
       from pgq.skipped s;
 end
 $$;
-comment on function pgq._skipped_health(timestamptz) is 'for pgq._health: what ticks leave out';
+comment on function pgq._skipped_health(timestamptz) is 'For pgq._health: what ticks leave out.';

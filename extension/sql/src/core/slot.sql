@@ -85,7 +85,7 @@ end
 $$;
 comment on function
     pgq._renew(smallint, bigint[], bigint[], integer[], integer, timestamptz, jsonb[]) is
-'pgq._renew_0 and so on.';
+'Calls pgq._renew_0 and so on.';
 
 -- Rare statements on one job are planned each time.
 create function pgq._remove(p_slot smallint, p_id bigint, out job pgq.job)

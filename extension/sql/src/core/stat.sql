@@ -28,7 +28,7 @@ begin
     end case;
 end
 $$;
-comment on function pgq._count_ends(bigint, bigint, bigint) is 'notes ends of jobs';
+comment on function pgq._count_ends(bigint, bigint, bigint) is 'Notes ends of jobs.';
 
 create function pgq._fit_samples()
 returns void
@@ -71,7 +71,7 @@ begin
 end
 $$;
 comment on function pgq._fit_samples() is
-'for ticks: lets about 60 rows a second be written for each queue';
+'For ticks: lets about 60 rows a second be written for each queue.';
 
 create function pgq._sum_up(p_now timestamptz)
 returns void
@@ -99,7 +99,7 @@ exception
 end
 $$;
 comment on function pgq._sum_up(timestamptz) is
-'for ticks: makes the rows of the minute before the last one a row per queue';
+'For ticks: makes the rows of the minute before the last one a row per queue.';
 
 create function pgq._ends(p_now timestamptz)
 returns table (
@@ -129,4 +129,4 @@ begin
 end
 $$;
 comment on function pgq._ends(timestamptz) is
-'how many jobs of each queue have completed and how many attempts failed, if any';
+'How many jobs of each queue have completed and how many attempts failed, if any.';

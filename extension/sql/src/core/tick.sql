@@ -62,8 +62,8 @@ begin
 end
 $$;
 comment on function pgq._take_back(smallint, bigint) is
-'Ends the expired lease of a locked job: the job is tried again after the backoff, or it is dead or '
-'cancelled.';
+'Ends the expired lease of a locked job: the job is tried again after the backoff, or it is dead '
+'or cancelled.';
 
 create function pgq._loss(p_job pgq.job)
 returns text
@@ -319,7 +319,8 @@ begin
 end
 $$;
 comment on function pgq._promote(smallint, timestamptz, smallint) is
-'Moves up to 1000 jobs of a parked slot that are due to the head of the ring; returns their number.';
+'Moves up to 1000 jobs of a parked slot that are due to the head of the ring; returns their '
+'number.';
 
 create function pgq._set_parked_base(p_slot smallint, p_now timestamptz, p_writer bigint)
 returns void
@@ -371,7 +372,8 @@ begin
     );
 end
 $$;
-comment on function pgq._next_due(smallint) is 'When the next job of a parked slot is due, or null.';
+comment on function pgq._next_due(smallint) is
+'When the next job of a parked slot is due, or null.';
 
 create function pgq._tick_slots(p_now timestamptz)
 returns void

@@ -21,7 +21,8 @@ begin
 end
 $$;
 comment on function pgq._home() is
-'a number that is another one in a restored or cloned database, and after each start of the server';
+'A number that is another one in a restored or cloned database, and after each start of the '
+'server.';
 
 create function pgq._has_lost_tokens()
 returns boolean
@@ -34,9 +35,9 @@ begin
 end
 $$;
 comment on function pgq._has_lost_tokens() is
-'whether pgq.token may have fallen back behind tokens of claims that committed asynchronously, had '
+'Whether pgq.token may have fallen back behind tokens of claims that committed asynchronously, had '
 'not reached this standby, or are younger than the dump that was restored. A dump of an '
-'installation by script brings all sequences along, which pgq.home then tells';
+'installation by script brings all sequences along, which pgq.home then tells.';
 
 create function pgq._skip_lost_tokens()
 returns void
@@ -63,5 +64,5 @@ exception
 end
 $$;
 comment on function pgq._skip_lost_tokens() is
-'called before the first claim where tokens may be lost: at most 32 million are passed, or an old '
-'receipt could be good again';
+'Called before the first claim where tokens may be lost: at most 32 million are passed, or an old '
+'receipt could be good again.';

@@ -42,7 +42,7 @@ begin
 end
 $$;
 comment on function pgq._check_after(bigint[], text[]) is
-'raises 22004, 0A000, 25001 or P0002; a null array passes';
+'Raises 22004, 0A000, 25001 or P0002; a null array passes.';
 
 create function pgq._may_await(p_id bigint)
 returns boolean
@@ -63,7 +63,7 @@ begin
 end
 $$;
 comment on function pgq._may_await(bigint) is
-'whether the caller may know of a job, or there is none';
+'Whether the caller may know of a job, or there is none.';
 
 create function pgq._is_over(p_id bigint)
 returns boolean
@@ -87,7 +87,7 @@ exception
 end
 $$;
 comment on function pgq._is_over(bigint) is
-'whether a job has completed or is not known: neither live nor dead, in one snapshot';
+'Whether a job has completed or is not known: neither live nor dead, in one snapshot.';
 
 create function pgq._find_for_waiter(
     p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
@@ -131,9 +131,9 @@ begin
 end
 $$;
 comment on function pgq._find_for_waiter(bigint, bigint[]) is
-'locks a job and returns its place: slot, id. The slot is 6 if it is dead or cancelled: it '
-'cannot be retried then until the transaction ends. null if it has completed or is not known. '
-'Where its place is not behind p_last, which is locked already, it does not wait: raises PQ000';
+'Locks a job and returns its place: slot, id. The slot is 6 if it is dead or cancelled: it cannot '
+'be retried then until the transaction ends. null if it has completed or is not known. Where its '
+'place is not behind p_last, which is locked already, it does not wait: raises PQ000.';
 
 create function pgq._lock_awaited(
     p_after bigint[], out open bigint[], out is_hopeless boolean
@@ -167,8 +167,8 @@ begin
 end
 $$;
 comment on function pgq._lock_awaited(bigint[]) is
-'for pgq._await; raises PQ000 if a job has moved since its place in the order was looked up, and '
-'somebody else has it locked: to wait for it with later ones locked might be a deadlock';
+'For pgq._await; raises PQ000 if a job has moved since its place in the order was looked up, and '
+'somebody else has it locked: to wait for it with later ones locked might be a deadlock.';
 
 create function pgq._await(p_after bigint[])
 returns pgq.awaited
@@ -219,7 +219,8 @@ immutable
 begin atomic
     select p_job.pos is null and p_job.due is null and p_job.place is null;
 end;
-comment on function pgq._waits_for_jobs(pgq.job) is 'Whether a job waits until others have completed.';
+comment on function pgq._waits_for_jobs(pgq.job) is
+'Whether a job waits until others have completed.';
 
 create function pgq._release_waiters(p_slot smallint, p_ids bigint[])
 returns void

@@ -22,7 +22,7 @@ begin
                      'for example "30 9 * * mon-fri".';
 end
 $$;
-comment on function pgq._raise_cron(text, text, text, text) is 'raises 22023';
+comment on function pgq._raise_cron(text, text, text, text) is 'Raises 22023.';
 
 create function pgq._cron_number(
     p_cron text, p_name text, p_part text, p_min integer, p_max integer, p_names text[]
@@ -49,7 +49,7 @@ begin
 end
 $$;
 comment on function pgq._cron_number(text, text, text, integer, integer, text[]) is
-'the number of one value in a field; raises 22023';
+'The number of one value in a field; raises 22023.';
 
 create function pgq._cron_field(
     p_cron text, p_name text, p_field text, p_min integer, p_max integer, p_names text[]
@@ -90,7 +90,7 @@ begin
 end
 $$;
 comment on function pgq._cron_field(text, text, text, integer, integer, text[]) is
-'the numbers that one field of a cron expression stands for; raises 22023';
+'The numbers that one field of a cron expression stands for; raises 22023.';
 
 create type pgq.cron as (
     minutes integer[],
@@ -102,8 +102,8 @@ create type pgq.cron as (
     any_day boolean
 );
 comment on type pgq.cron is
-'a cron expression; weekdays: 0 or 7 is Sunday; any_hour: the hour is not restricted by values; '
-'any_day: both day fields must match';
+'A cron expression; weekdays: 0 or 7 is Sunday; any_hour: the hour is not restricted by values; '
+'any_day: both day fields must match.';
 
 create function pgq._parse_cron(p_cron text)
 returns pgq.cron
@@ -145,7 +145,7 @@ begin
     return v_cron;
 end
 $$;
-comment on function pgq._parse_cron(text) is 'raises 22023 with the field that is bad';
+comment on function pgq._parse_cron(text) is 'Raises 22023 with the field that is bad.';
 
 create function pgq._instants(p_local timestamp, p_timezone text, p_both boolean)
 returns setof timestamptz
@@ -171,7 +171,7 @@ begin
 end
 $$;
 comment on function pgq._instants(timestamp, text, boolean) is
-'when a clock in a time zone shows a local time: the first time, or both';
+'When a clock in a time zone shows a local time: the first time, or both.';
 
 create function pgq._next_tick_of(p_cron text, p_timezone text, p_after timestamptz)
 returns timestamptz
@@ -227,5 +227,5 @@ begin
 end
 $$;
 comment on function pgq._next_tick_of(text, text, timestamptz) is
-'the first time after that which a cron expression names; raises 22023 for a bad expression or '
-'time zone';
+'The first time after that which a cron expression names; raises 22023 for a bad expression or '
+'time zone.';

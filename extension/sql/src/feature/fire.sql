@@ -47,7 +47,8 @@ exception
 end
 $$;
 comment on function pgq._use_pg_cron() is
-'lets pg_cron, if it is there and may be used, do what pgq_maintain does while there are schedules';
+'Lets pg_cron, if it is there and may be used, do what pgq_maintain does while there are '
+'schedules.';
 
 create function pgq._headers_of(p_headers jsonb, p_name text, p_at timestamptz)
 returns jsonb
@@ -62,7 +63,7 @@ begin
 end
 $$;
 comment on function pgq._headers_of(jsonb, text, timestamptz) is
-'the headers of a job of a schedule; raises 54000 if they are too large for a value';
+'The headers of a job of a schedule; raises 54000 if they are too large for a value.';
 
 create function pgq._fire(p_schedule pgq.schedule, p_queue text, p_at timestamptz)
 returns void
@@ -81,7 +82,7 @@ begin
 end
 $$;
 comment on function pgq._fire(pgq.schedule, text, timestamptz) is
-'adds the job of a schedule for one of its times';
+'Adds the job of a schedule for one of its times.';
 
 create function pgq._next_tick_if_any(p_schedule pgq.schedule, p_after timestamptz)
 returns timestamptz
@@ -99,7 +100,8 @@ exception
 end
 $$;
 comment on function pgq._next_tick_if_any(pgq.schedule, timestamptz) is
-'pgq._next_tick_of; null with a warning if it fails: that must not fail the commit of a stranger';
+'As pgq._next_tick_of; null with a warning if it fails: that must not fail the commit of a '
+'stranger.';
 
 create function pgq._fire_if_due(p_schedule pgq.schedule, p_queue text, p_now timestamptz)
 returns void
@@ -126,7 +128,7 @@ begin
 end
 $$;
 comment on function pgq._fire_if_due(pgq.schedule, text, timestamptz) is
-'adds the job of a schedule whose time has come, unless it is too late for that';
+'Adds the job of a schedule whose time has come, unless it is too late for that.';
 
 create function pgq._fire_schedules(p_now timestamptz)
 returns void
@@ -165,4 +167,4 @@ begin
 end
 $$;
 comment on function pgq._fire_schedules(timestamptz) is
-'for ticks: adds the jobs of schedules that are due';
+'For ticks: adds the jobs of schedules that are due.';

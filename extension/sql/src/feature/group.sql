@@ -34,8 +34,8 @@ begin
 end
 $$;
 comment on function pgq._group_ids(integer, text[]) is
-'The numbers of groups. Two groups with the same hash take turns. Who does not know the seed cannot '
-'find a key with the hash of somebody else''s group.';
+'The numbers of groups. Two groups with the same hash take turns. Who does not know the seed '
+'cannot find a key with the hash of somebody else''s group.';
 
 create function pgq._note(p_slot smallint, p_kind "char", p_keys bigint[], p_places bigint[])
 returns void
@@ -50,7 +50,8 @@ begin
 end
 $$;
 comment on function pgq._note(smallint, "char", bigint[], bigint[]) is
-'Leaves groups (kind g) or waiting jobs (w) for the commit. p_slot: one that is locked for writing.';
+'Leaves groups (kind g) or waiting jobs (w) for the commit. p_slot: one that is locked for '
+'writing.';
 
 create function pgq._leave_lines(
     p_slot smallint, p_ids bigint[], p_groups bigint[], p_places bigint[], p_block boolean
@@ -208,8 +209,8 @@ begin
 end
 $$;
 comment on function pgq._let_late_in(bigint[], bigint[], integer[]) is
-'Puts jobs that were added from a place on behind a head that stands behind them; returns the groups '
-'of which that holds, and the new place of those jobs.';
+'Puts jobs that were added from a place on behind a head that stands behind them; returns the '
+'groups of which that holds, and the new place of those jobs.';
 
 create function pgq._turn_groups(
     p_groups bigint[], p_ended bigint[], p_added bigint[], p_jobs integer[]
@@ -328,4 +329,5 @@ begin
 end
 $$;
 comment on function pgq._unblock(bigint, bigint) is
-'Takes a dead job out of the line of its group (p_id), or all of a group, so that the next job runs.';
+'Takes a dead job out of the line of its group (p_id), or all of a group, so that the next job '
+'runs.';

@@ -101,7 +101,7 @@ begin
 end
 $$;
 comment on function pgq._take_permits(pgq.queue, integer) is
-'locks up to that many permits to be active which are not in use';
+'Locks up to that many permits to be active which are not in use.';
 
 create function pgq._moment(p_queue pgq.queue, p_at timestamptz)
 returns bigint
@@ -116,7 +116,7 @@ begin
 end
 $$;
 comment on function pgq._moment(pgq.queue, timestamptz) is
-'the number of that moment of a rate limit, counted from 1970';
+'The number of that moment of a rate limit, counted from 1970.';
 
 create function pgq._burst(p_queue pgq.queue)
 returns integer
@@ -128,7 +128,7 @@ begin
     return coalesce(nullif(p_queue.rate_burst, 0), p_queue.rate_limit);
 end
 $$;
-comment on function pgq._burst(pgq.queue) is 'how many starts the bucket of a queue holds';
+comment on function pgq._burst(pgq.queue) is 'How many starts the bucket of a queue holds.';
 
 create function pgq._take_starts(p_queue pgq.queue, p_number integer)
 returns bigint[]
@@ -189,7 +189,7 @@ begin
 end
 $$;
 comment on function pgq._take_starts(pgq.queue, integer) is
-'locks up to that many starts that the rate limit of a queue allows now';
+'Locks up to that many starts that the rate limit of a queue allows now.';
 
 create function pgq._use_permits(
     p_queue_id integer, p_jobs @extschema@.pgq_job[], p_permits integer[], p_starts bigint[]
@@ -210,7 +210,7 @@ begin
 end
 $$;
 comment on function pgq._use_permits(integer, @extschema@.pgq_job[], integer[], bigint[]) is
-'notes which permits jobs that have just been claimed use (null: none of that kind)';
+'Notes which permits jobs that have just been claimed use (null: none of that kind).';
 
 create function pgq._lease_limited(
     p_queue pgq.queue, p_lanes bigint[], p_batch integer, p_lease_ms integer, p_worker text,
@@ -273,5 +273,5 @@ end
 $$;
 comment on function
     pgq._lease_limited(pgq.queue, bigint[], integer, integer, text, smallint, bigint) is
-'pgq._lease for a queue with limits: as many jobs as permits can be had. Raises 25001; 55000 if one '
-'job is meant (p_slot, p_pos), and no permit can be had.';
+'As pgq._lease, for a queue with limits: as many jobs as permits can be had. Raises 25001; 55000 '
+'if one job is meant (p_slot, p_pos), and no permit can be had.';

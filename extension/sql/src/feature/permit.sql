@@ -25,7 +25,7 @@ begin
 end
 $$;
 comment on function pgq._note_active(integer) is
-'when a queue gets a max_active: gives its active jobs permits, at most 10000 of them';
+'When a queue gets a max_active: gives its active jobs permits, at most 10000 of them.';
 
 create function pgq._save_permits(p_old pgq.queue, p_new pgq.queue)
 returns void
@@ -48,7 +48,7 @@ begin
 end
 $$;
 comment on function pgq._save_permits(pgq.queue, pgq.queue) is
-'makes the permits that new settings of a queue need; its row is locked';
+'Makes the permits that new settings of a queue need; its row is locked.';
 
 create function pgq._forget_starts(p_now timestamptz)
 returns void
@@ -77,7 +77,7 @@ begin
 end
 $$;
 comment on function pgq._forget_starts(timestamptz) is
-'for ticks: deletes starts that no claim looks at any more';
+'For ticks: deletes starts that no claim looks at any more.';
 
 create function pgq._drop_permits()
 returns void
@@ -113,5 +113,5 @@ begin
 end
 $$;
 comment on function pgq._drop_permits() is
-'for ticks: after max_active was lowered, drops the permits above it that have come back, as each '
-'claim looks at all of them';
+'For ticks: after max_active was lowered, drops the permits above it that have come back, as each '
+'claim looks at all of them.';

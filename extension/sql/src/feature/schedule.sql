@@ -22,7 +22,7 @@ begin
 end
 $$;
 comment on function pgq._check_schedule(text, text, text) is
-'raises 22004 and 22023 for what pgq_schedule does not take, but for what pgq._next_tick_of says';
+'Raises 22004 and 22023 for what pgq_schedule does not take, but for what pgq._next_tick_of says.';
 
 create function pgq._save_schedule(p_new pgq.schedule, p_queue text)
 returns timestamptz
@@ -59,7 +59,7 @@ exception
 end
 $$;
 comment on function pgq._save_schedule(pgq.schedule, text) is
-'adds or replaces a schedule and returns its next time; raises 42501, 42704 and 55P03';
+'Adds or replaces a schedule and returns its next time; raises 42501, 42704 and 55P03.';
 
 create function @extschema@.pgq_schedule(
     name text,
@@ -137,7 +137,7 @@ begin
 end
 $$;
 comment on function pgq._pause_schedule(text, boolean) is
-'for pgq_pause_schedule and pgq_resume_schedule';
+'For pgq_pause_schedule and pgq_resume_schedule.';
 
 create function @extschema@.pgq_pause_schedule(name text)
 returns boolean

@@ -38,7 +38,7 @@ begin
 end
 $$;
 comment on function pgq._has_writers() is
-'whether a session that was writing when others had just noticed that this one waits is not done';
+'Whether a session that was writing when others had just noticed that this one waits is not done.';
 
 create function pgq._linger(p_queue_ids integer[], p_now timestamptz)
 returns bigint[]
@@ -68,9 +68,9 @@ begin
 end
 $$;
 comment on function pgq._linger(integer[], timestamptz) is
-'for each of these queues, for how many milliseconds the session has had nothing to do there: '
+'For each of these queues, for how many milliseconds the session has had nothing to do there: '
 'since the first call with it after pgq_wake, or after one without it. null: it need not linger, '
-'because that is long, or it has not called pgq_wake yet, or it is stuck at a limit';
+'because that is long, or it has not called pgq_wake yet, or it is stuck at a limit.';
 
 create function pgq._hold_waits(p_queue_ids integer[])
 returns boolean
@@ -102,7 +102,8 @@ begin
 end
 $$;
 comment on function pgq._hold_waits(integer[]) is
-'lets the session hold the advisory lock on these queues and no others; whether it has all of them';
+'Lets the session hold the advisory lock on these queues and no others; whether it has all of '
+'them.';
 
 create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
 returns timestamptz
@@ -142,8 +143,8 @@ begin
 end
 $$;
 comment on function pgq._begin_wait(integer[], timestamptz) is
-'lets others know that this session is going to sleep, and returns until when they look; null: '
-'they may not yet';
+'Lets others know that this session is going to sleep, and returns until when they look; null: '
+'they may not yet.';
 
 create function pgq._is_deaf(p_queue_ids integer[])
 returns boolean
@@ -161,5 +162,5 @@ begin
 end
 $$;
 comment on function pgq._is_deaf(integer[]) is
-'whether the session listens for queues, but not for all of these: one was dropped and created '
-'again';
+'Whether the session listens for queues, but not for all of these: one was dropped and created '
+'again.';

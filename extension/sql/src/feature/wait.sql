@@ -84,8 +84,8 @@ end
 $$;
 comment on function pgq._next_event(integer, timestamptz, boolean) is
 'When there may be something to claim in a queue: long ago if there is now, when the next job or '
-'schedule falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, or '
-'was committed late, is not looked at.';
+'schedule falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, '
+'or was committed late, is not looked at.';
 
 create function pgq._next_due_of(p_queue_id integer)
 returns timestamptz
@@ -165,9 +165,9 @@ begin
 end
 $$;
 comment on function pgq._pause_ms(text, boolean, boolean) is
-'how many milliseconds to sleep if somebody must look again soon: the longer, the more often that '
-'has been so. p_ready: since when there are jobs; each other time 0, to claim them, and while '
-'they change at most 8, or always 0 to one that lingers, which has just slept';
+'How many milliseconds to sleep if somebody must look again soon: the longer, the more often that '
+'has been so. p_ready: since when there are jobs; each other time 0, to claim them, and while they '
+'change at most 8, or always 0 to one that lingers, which has just slept.';
 
 create function pgq._sleep_for(
     p_queue_ids integer[], p_idle_ms bigint[], p_max_wait interval, p_now timestamptz
@@ -216,7 +216,7 @@ begin
 end
 $$;
 comment on function pgq._sleep_for(integer[], bigint[], interval, timestamptz) is
-'for pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not';
+'For pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not.';
 
 create function @extschema@.pgq_wait(
     queues text[],

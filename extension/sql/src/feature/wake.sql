@@ -40,7 +40,7 @@ begin
 end
 $$;
 comment on function pgq._wake(integer) is
-'notifies those who sleep for jobs of a queue, if there are any, when the transaction commits';
+'Notifies those who sleep for jobs of a queue, if there are any, when the transaction commits.';
 
 create function pgq._wake_lane(p_lane bigint, p_run_at timestamptz default null)
 returns void
@@ -57,5 +57,5 @@ begin
 end
 $$;
 comment on function pgq._wake_lane(bigint, timestamptz) is
-'pgq._wake for a job that has come (back) to a lane; also if it falls due before sleepers look by '
-'themselves, so that they set their alarm';
+'As pgq._wake, for a job that has come (back) to a lane; also if it falls due before sleepers look '
+'by themselves, so that they set their alarm.';

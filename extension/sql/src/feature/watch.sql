@@ -34,8 +34,8 @@ begin
 end
 $$;
 comment on function pgq._check_watch(oid, text) is
-'raises 42501 unless the owner of a table may enqueue into a queue, or 42704 if there is none of '
-'that name and the owner may know';
+'Raises 42501 unless the owner of a table may enqueue into a queue, or 42704 if there is none of '
+'that name and the owner may know.';
 
 create function @extschema@.pgq_check_watch(relation regclass, queue text)
 returns text
@@ -75,7 +75,7 @@ begin
 end
 $$;
 comment on function pgq._is_builtin(oid) is
-'whether a type, or what a domain is made of, comes with PostgreSQL';
+'Whether a type, or what a domain is made of, comes with PostgreSQL.';
 
 -- Calls that began before an update from 0.1.0 name the columns.
 create function pgq._key_columns(p_relation oid, p_columns text[] default null)
@@ -114,7 +114,7 @@ end
 $$;
 comment on function pgq._key_columns(oid, text[]) is
 'SQL for the names and values of the primary key of a row; text for types that do not come with '
-'PostgreSQL; raises 55000 without one';
+'PostgreSQL; raises 55000 without one.';
 
 create function pgq._has_own_key(p_relation oid, p_name text)
 returns boolean
@@ -145,9 +145,9 @@ begin
 end
 $$;
 comment on function pgq._has_own_key(oid, text) is
-'whether no two transactions can have written rows of a watched table with the same key: not with '
+'Whether no two transactions can have written rows of a watched table with the same key: not with '
 'a primary key that is deferrable, or whose values may differ and look alike (names of temporary '
-'tables do), nor where another table has the name that it had, or each session one of its own';
+'tables do), nor where another table has the name that it had, or each session one of its own.';
 
 create function @extschema@.pgq_enqueue_row()
 returns trigger

@@ -22,7 +22,7 @@ begin
 end
 $$;
 comment on function pgq._replace_queue() is
-'lets a restored queue take the place of the one that the installation made';
+'Lets a restored queue take the place of the one that the installation made.';
 
 create function pgq._replace_lane()
 returns trigger
@@ -37,7 +37,7 @@ begin
 end
 $$;
 comment on function pgq._replace_lane() is
-'lets a restored lane take the place of the one that the installation made';
+'Lets a restored lane take the place of the one that the installation made.';
 
 create trigger queue_replace before insert on pgq.queue
     for each row when (new.name = 'default')

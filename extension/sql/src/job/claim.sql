@@ -14,7 +14,7 @@ begin
               hint = 'Try another job, or this one later.';
 end
 $$;
-comment on function pgq._raise_held(bigint, text) is 'raises 55P03';
+comment on function pgq._raise_held(bigint, text) is 'Raises 55P03.';
 
 create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue)
 returns void
@@ -68,7 +68,7 @@ begin
 end
 $$;
 comment on function pgq._check_claimable(pgq.job, pgq.queue) is
-'raises 55P03 for a job that is held, 55000 for one that cannot be claimed now';
+'Raises 55P03 for a job that is held, 55000 for one that cannot be claimed now.';
 
 create function pgq._free_one(p_job pgq.job)
 returns void

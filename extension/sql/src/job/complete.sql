@@ -129,7 +129,7 @@ begin atomic
     select * from @extschema@.pgq_complete(p_ids, p_tokens, null::jsonb[]);
 end;
 comment on function pgq._complete(bigint[], bigint[]) is
-'pgq_complete for pgq_complete_and_dequeue: see pgq._dequeue.';
+'As pgq_complete, for pgq_complete_and_dequeue: see pgq._dequeue.';
 
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],

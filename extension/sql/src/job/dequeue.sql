@@ -292,8 +292,8 @@ begin atomic
     select * from @extschema@.pgq_dequeue(p_batch, p_timeout, p_queue, p_worker);
 end;
 comment on function pgq._dequeue(integer, interval, text, text) is
-'pgq_dequeue for other functions, bound to it when this function is created. A call by name would '
-'be ambiguous once others have created a function like it in the same schema.';
+'As pgq_dequeue, for other functions, bound to it when this function is created. A call by name '
+'would be ambiguous once others have created a function like it in the same schema.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,

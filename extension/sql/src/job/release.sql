@@ -57,7 +57,7 @@ begin
     return true;
 end
 $$;
-comment on function pgq._release(bigint, bigint, interval) is 'pgq_release.';
+comment on function pgq._release(bigint, bigint, interval) is 'As pgq_release.';
 
 create function @extschema@.pgq_release(
     id bigint,

@@ -35,7 +35,7 @@ begin
 end
 $$;
 comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
-'raises 22004, 22003, 22023 or 54000 for bad settings of a job; null passes, but for the priority';
+'Raises 22004, 22003, 22023 or 54000 for bad settings of a job; null passes, but for the priority.';
 
 create function pgq._check_policies(p_on_duplicate text, p_after_on_dead text)
 returns void
@@ -56,7 +56,7 @@ begin
 end
 $$;
 comment on function pgq._check_policies(text, text) is
-'raises 22004 and 22023, also where there is no dedupe key and nothing to wait for';
+'Raises 22004 and 22023, also where there is no dedupe key and nothing to wait for.';
 
 create function pgq._check_keys(p_name text, p_keys text[], p_payloads jsonb[])
 returns void
@@ -80,7 +80,7 @@ begin
 end
 $$;
 comment on function pgq._check_keys(text, text[], jsonb[]) is
-'raises 22023; null passes, as the array or as a key';
+'Raises 22023; null passes, as the array or as a key.';
 
 create function pgq._check_keyed(
     p_queue_id integer, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
@@ -109,7 +109,7 @@ end
 $$;
 comment on function
     pgq._check_keyed(integer, jsonb[], text[], text[], timestamptz, bigint[]) is
-'raises what pgq_enqueue says of the arguments that plain jobs do not have';
+'Raises what pgq_enqueue says of the arguments that plain jobs do not have.';
 
 create function pgq._target(
     p_queue text, p_priority integer, p_run_at timestamptz, p_max_attempts integer, p_headers jsonb
@@ -205,8 +205,8 @@ end
 $$;
 comment on function
     pgq._add_jobs(pgq.target, jsonb[], text[], text[], integer, jsonb, timestamptz, boolean) is
-'Inserts jobs where pgq._target says (p_at) and returns their ids, in order. p_waits: they wait for '
-'other jobs.';
+'Inserts jobs where pgq._target says (p_at) and returns their ids, in order. p_waits: they wait '
+'for other jobs.';
 
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
@@ -232,8 +232,8 @@ begin
 end
 $$;
 comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) is
-'of each dedupe key that is not taken the first payload, or the last one, and all that have none; '
-'places: which of p_payloads these are';
+'Of each dedupe key that is not taken the first payload, or the last one, and all that have none; '
+'places: which of p_payloads these are.';
 
 create function pgq._enqueue(
     p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
@@ -304,5 +304,5 @@ comment on function
         jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text, timestamptz,
         bigint[], text, boolean
     ) is
-'pgq_enqueue_many in all cases. With dedupe keys it returns for each payload the job that has the '
-'key now. p_is_row: see pgq._lock_keys.';
+'As pgq_enqueue_many, in all cases. With dedupe keys it returns for each payload the job that has '
+'the key now. p_is_row: see pgq._lock_keys.';

@@ -102,7 +102,7 @@ exception
 end
 $$;
 comment on function pgq._await_tick() is
-'waits for the tick that another session is just committing: what that has moved can be seen then';
+'Waits for the tick that another session is just committing: what that has moved can be seen then.';
 
 create function pgq._end_live(
     p_queue_id integer, p_states text[], p_max bigint, p_keep boolean
@@ -158,8 +158,8 @@ begin
 end
 $$;
 comment on function pgq._end_live(integer, text[], bigint, boolean) is
-'deletes up to p_max (null: all) live jobs of a queue that are in these states, and returns '
-'their number; those that others have locked stay. p_keep: they go to the archive, as cancelled';
+'Deletes up to p_max (null: all) live jobs of a queue that are in these states, and returns their '
+'number; those that others have locked stay. p_keep: they go to the archive, as cancelled.';
 
 create function @extschema@.pgq_cancel_all(
     queue text,
@@ -201,7 +201,7 @@ end
 $$;
 revoke all on function @extschema@.pgq_cancel_all(text, boolean, integer) from public;
 comment on function @extschema@.pgq_cancel_all(text, boolean, integer) is
-'pgq_cancel for up to max (null: all) live jobs of a queue; returns how many were cancelled. When '
-'it has cancelled less than max, the workers of the others are told. Errors: 42704 unknown queue; '
-'22004; 22023 max; 40001; 40P01, rarely, where others replace or complete several of its jobs, and '
-'one of them is released or moved meanwhile: run it again.';
+'As pgq_cancel, for up to max (null: all) live jobs of a queue; returns how many were cancelled. '
+'When it has cancelled less than max, the workers of the others are told. Errors: 42704 unknown '
+'queue; 22004; 22023 max; 40001; 40P01, rarely, where others replace or complete several of its '
+'jobs, and one of them is released or moved meanwhile: run it again.';

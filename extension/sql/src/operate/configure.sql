@@ -59,4 +59,5 @@ $$;
 comment on function pgq._configure_queue(
     integer, integer, interval, double precision, interval, interval, interval, integer, interval,
     integer, text, integer, interval, integer, interval, integer, integer, text
-) is 'changes those settings of a queue that are not null; false: it was dropped; raises 22023';
+) is
+'Changes those settings of a queue that are not null; false: it was dropped; raises 22023.';

@@ -45,7 +45,7 @@ begin
               hint = 'Drop it with "force" to delete its live and dead jobs, too.';
 end
 $$;
-comment on function pgq._raise_in_use(text) is 'raises 55006';
+comment on function pgq._raise_in_use(text) is 'Raises 55006.';
 
 create function pgq._empty_dropped(p_dropped pgq.dropped, p_max integer)
 returns bigint
@@ -101,7 +101,7 @@ begin
 end
 $$;
 comment on function pgq._check_dropped() is
-'raises 55006 at the commit of a drop without force, if jobs have come since';
+'Raises 55006 at the commit of a drop without force, if jobs have come since.';
 
 create constraint trigger dropped_at_commit after insert on pgq.dropped
     deferrable initially deferred
@@ -128,8 +128,8 @@ begin
 end
 $$;
 comment on function pgq._lane_holders() is
-'the other transactions that have read lanes, by pg_locks.virtualtransaction and, if they write, '
-'by transaction id: a prepared one keeps only that when the server starts again';
+'The other transactions that have read lanes, by pg_locks.virtualtransaction and, if they write, '
+'by transaction id: a prepared one keeps only that when the server starts again.';
 
 create function pgq._forget_dropped()
 returns void

@@ -22,7 +22,7 @@ exception
 end
 $$;
 comment on function pgq._run_errand(oid) is
-'does one errand of pgq.errand; what cannot be done is told in the log of the server, and dropped';
+'Does one errand of pgq.errand; what cannot be done is told in the log of the server, and dropped.';
 
 create function pgq._run_errands()
 returns void
@@ -58,7 +58,7 @@ begin
 end
 $$;
 comment on function pgq._run_errands() is
-'for commits and ticks: does what pgq.errand has; what cannot be done is left to the next tick';
+'For commits and ticks: does what pgq.errand has; what cannot be done is left to the next tick.';
 
 create function pgq._is_chief()
 returns boolean
@@ -69,7 +69,7 @@ begin
     return pgq._is_owner() or pgq._may(null, 'manage');
 end
 $$;
-comment on function pgq._is_chief() is 'whether the caller manages all queues';
+comment on function pgq._is_chief() is 'Whether the caller manages all queues.';
 
 create function pgq._tell_cron()
 returns void
@@ -86,4 +86,5 @@ begin
 end
 $$;
 comment on function pgq._tell_cron() is
-'pgq._use_pg_cron, at the commit for who manages single queues: it locks what all schedules need';
+'Calls pgq._use_pg_cron, at the commit for who manages single queues: it locks what all schedules '
+'need.';

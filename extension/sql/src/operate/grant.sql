@@ -13,7 +13,8 @@ begin
                 else (select r.oid from pg_roles r where r.rolname = p_role) end;
 end
 $$;
-comment on function pgq._role_id(name) is '0 for public, null for a role that does not exist';
+comment on function pgq._role_id(name) is
+'The oid of a role: 0 for public, null if it does not exist.';
 
 create function pgq._set_usage(p_role name, p_wanted boolean)
 returns void
@@ -34,7 +35,7 @@ begin
 end
 $$;
 comment on function pgq._set_usage(name, boolean) is
-'lets a role find the public functions, and takes that back unless it could without';
+'Lets a role find the public functions, and takes that back unless it could without.';
 
 create function pgq._is_granted(p_acl aclitem[], p_role name)
 returns boolean
@@ -47,7 +48,7 @@ begin
 end
 $$;
 comment on function pgq._is_granted(aclitem[], name) is
-'whether a function or view is granted to a role itself';
+'Whether a function or view is granted to a role itself.';
 
 create function pgq._set_grants(p_role name)
 returns void
@@ -90,7 +91,7 @@ begin
 end
 $$;
 comment on function pgq._set_grants(name) is
-'lets a role call those functions and read those views that its privileges are for, and no others';
+'Lets a role call those functions and read those views that its privileges are for, and no others.';
 
 create function pgq._lock_grants()
 returns boolean
@@ -107,8 +108,8 @@ exception
 end
 $$;
 comment on function pgq._lock_grants() is
-'keeps others from setting rights on functions and views until the transaction ends; false: '
-'somebody else does';
+'Keeps others from setting rights on functions and views until the transaction ends; false: '
+'somebody else does.';
 
 create function pgq._regrant(p_roles oid[])
 returns void
@@ -128,8 +129,8 @@ begin
 end
 $$;
 comment on function pgq._regrant(oid[]) is
-'lets roles call what their privileges are for: at once for who manages all queues, unless '
-'somebody else is at it, and at the commit for others. It locks what all grants need';
+'Lets roles call what their privileges are for: at once for who manages all queues, unless '
+'somebody else is at it, and at the commit for others. It locks what all grants need.';
 
 create function pgq._drop_grants(p_queue_id integer)
 returns void
@@ -146,7 +147,7 @@ begin
     perform pgq._regrant(v_roles) where v_roles is not null;
 end
 $$;
-comment on function pgq._drop_grants(integer) is 'takes back what was granted on a queue';
+comment on function pgq._drop_grants(integer) is 'Takes back what was granted on a queue.';
 
 create function pgq._check_grant(p_queue text, p_role name, p_privileges text[])
 returns integer
@@ -177,7 +178,7 @@ begin
 end
 $$;
 comment on function pgq._check_grant(text, name, text[]) is
-'the id of the queue, null for all; raises 22004, 22023, 42501, 42704';
+'The id of the queue, null for all; raises 22004, 22023, 42501, 42704.';
 
 create function @extschema@.pgq_grant(
     queue text,

@@ -18,7 +18,7 @@ begin
        and l.database = (select d.oid from pg_database d where d.datname = current_database());
 end
 $$;
-comment on function pgq._slot_users() is 'who has locks on the slots';
+comment on function pgq._slot_users() is 'Who has locks on the slots.';
 
 create function pgq._xmin_holders(p_now timestamptz)
 returns table (holder text, status text, age interval, pid integer, query text)
@@ -64,8 +64,8 @@ begin
 end
 $$;
 comment on function pgq._xmin_holders(timestamptz) is
-'who keeps dead versions from being removed, and for how long already; of whom no time is known '
-'the transactions since then count. unknown: the owner may not see what that session does';
+'Who keeps dead versions from being removed, and for how long already; of whom no time is known '
+'the transactions since then count. unknown: the owner may not see what that session does.';
 
 create function pgq._lacks_ticks(p_now timestamptz)
 returns boolean
@@ -93,8 +93,8 @@ begin
 end
 $$;
 comment on function pgq._lacks_ticks(timestamptz) is
-'whether jobs have ended a minute after the last tick, or wait for the next one for as long: it '
-'comes with the calls that end jobs and with claims, unless something keeps it from running';
+'Whether jobs have ended a minute after the last tick, or wait for the next one for as long: it '
+'comes with the calls that end jobs and with claims, unless something keeps it from running.';
 
 create function pgq._tick_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
@@ -123,7 +123,7 @@ begin
 end
 $$;
 comment on function pgq._tick_health(timestamptz) is
-'when maintenance ran last, and whether it has found the clock set back: see pgq._follow_clock';
+'When maintenance ran last, and whether it has found the clock set back: see pgq._follow_clock.';
 
 create function pgq._health()
 returns table (
@@ -181,7 +181,7 @@ begin
      where t.schemaname = 'pgq' and t.relname ~ '^job_[0-9]$';
 end
 $$;
-comment on function pgq._health() is 'for the view pgq_health';
+comment on function pgq._health() is 'For the view pgq_health.';
 
 create function pgq._locks()
 returns table (
@@ -217,7 +217,7 @@ begin
      where w.datname = current_database();
 end
 $$;
-comment on function pgq._locks() is 'for the view pgq_locks';
+comment on function pgq._locks() is 'For the view pgq_locks.';
 
 create view @extschema@.pgq_health as
 select * from pgq._health();

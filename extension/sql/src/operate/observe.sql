@@ -21,7 +21,7 @@ exception
 end
 $$;
 comment on function pgq._try_read(regclass) is
-'locks a table for reading; false if it would have to wait';
+'Locks a table for reading; false if it would have to wait.';
 
 create function pgq._readable_slots()
 returns smallint[]
@@ -59,8 +59,8 @@ exception
 end
 $$;
 comment on function pgq._size_of(regclass) is
-'bytes of a table with its indexes, 0 if it has no rows; null if somebody has locked it against '
-'readers';
+'Bytes of a table with its indexes, 0 if it has no rows; null if somebody has locked it against '
+'readers.';
 
 create function pgq._may_observe(p_queue_id integer)
 returns boolean
@@ -74,7 +74,7 @@ begin
 end
 $$;
 comment on function pgq._may_observe(integer) is
-'whether the caller may see a queue, or (null) all of them';
+'Whether the caller may see a queue, or (null) all of them.';
 
 create type pgq.tally as (
     lane bigint,
@@ -236,8 +236,8 @@ exception
 end
 $$;
 comment on function pgq._times(timestamptz) is
-'Per queue: since when its oldest ready job has been ready, and when its next scheduled job is due, '
-'of the ten thousand that fall due next in each slot.';
+'Per queue: since when its oldest ready job has been ready, and when its next scheduled job is '
+'due, of the ten thousand that fall due next in each slot.';
 
 create function pgq._leased()
 returns setof pgq.job

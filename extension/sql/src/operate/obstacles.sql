@@ -18,7 +18,7 @@ create type pgq.obstacle as (
     since timestamptz,
     until timestamptz
 );
-comment on type pgq.obstacle is 'a row of pgq_obstacles';
+comment on type pgq.obstacle is 'A row of pgq_obstacles.';
 
 create function pgq._exhausted(p_now timestamptz)
 returns setof pgq.obstacle
@@ -41,7 +41,7 @@ begin
 end
 $$;
 comment on function pgq._exhausted(timestamptz) is
-'the queues whose rate limit lets nothing start now, and until when';
+'The queues whose rate limit lets nothing start now, and until when.';
 
 create function pgq._open_jobs(p_slot smallint)
 returns table (lane bigint, id bigint, xid xid)
@@ -123,7 +123,7 @@ begin
 end
 $$;
 comment on function pgq._holders() is
-'the open and prepared transactions that have claimed, ended or locked jobs';
+'The open and prepared transactions that have claimed, ended or locked jobs.';
 
 create function pgq._waits_in_groups(p_now timestamptz)
 returns setof pgq.obstacle
@@ -193,7 +193,7 @@ begin
 end
 $$;
 comment on function pgq._waits_after(timestamptz) is
-'the jobs that have to complete before others';
+'The jobs that have to complete before others.';
 
 create function pgq._obstacles()
 returns setof pgq.obstacle
@@ -224,7 +224,7 @@ exception
          where pgq._may_observe(o.queue_id);
 end
 $$;
-comment on function pgq._obstacles() is 'for the view pgq_obstacles';
+comment on function pgq._obstacles() is 'For the view pgq_obstacles.';
 
 create view @extschema@.pgq_obstacles as
 select q.name as queue, o.cause, o.jobs, o.group_key, o.job_id, o.state, o.worker, o.pid,

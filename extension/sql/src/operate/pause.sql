@@ -15,7 +15,7 @@ begin
     perform pgq._wake(v_id) where not p_paused;
 end
 $$;
-comment on function pgq._set_paused(text, boolean) is 'for pgq_pause and pgq_resume';
+comment on function pgq._set_paused(text, boolean) is 'For pgq_pause and pgq_resume.';
 
 create function @extschema@.pgq_pause(queue text)
 returns void

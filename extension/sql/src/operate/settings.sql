@@ -15,7 +15,7 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_range(text, bigint, bigint, bigint) is 'raises 22023; null passes';
+comment on function pgq._check_range(text, bigint, bigint, bigint) is 'Raises 22023; null passes.';
 
 create function pgq._check_limits(p_queue pgq.queue)
 returns void
@@ -44,7 +44,7 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_limits(pgq.queue) is 'raises 22023 for bad limits';
+comment on function pgq._check_limits(pgq.queue) is 'Raises 22023 for bad limits.';
 
 create function pgq._check_settings(p_queue pgq.queue)
 returns void
@@ -81,7 +81,7 @@ begin
     perform pgq._check_length('description', p_queue.description, 10000);
 end
 $$;
-comment on function pgq._check_settings(pgq.queue) is 'raises 22023 for bad settings';
+comment on function pgq._check_settings(pgq.queue) is 'Raises 22023 for bad settings.';
 
 create function pgq._save_settings(p_old pgq.queue, p_new pgq.queue)
 returns void
@@ -112,7 +112,7 @@ begin
 end
 $$;
 comment on function pgq._save_settings(pgq.queue, pgq.queue) is
-'checks and stores the settings of a queue, and does what follows from them; raises 22023';
+'Checks and stores the settings of a queue, and does what follows from them; raises 22023.';
 
 create function @extschema@.pgq_configure_queue(
     name text,
@@ -186,7 +186,7 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_queue_name(text) is 'raises 22004 for null, 22023 for a bad name';
+comment on function pgq._check_queue_name(text) is 'Raises 22004 for null, 22023 for a bad name.';
 
 create function @extschema@.pgq_create_queue(
     name text,

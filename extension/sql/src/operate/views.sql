@@ -52,7 +52,7 @@ begin
     perform pgq._check_moved();
 end
 $$;
-comment on function pgq._queues() is 'for the view pgq_queues';
+comment on function pgq._queues() is 'For the view pgq_queues.';
 
 create function pgq._workers()
 returns table (
@@ -88,7 +88,7 @@ exception
          group by q.name, j.worker, j.pid, a.pid, a.backend_start;
 end
 $$;
-comment on function pgq._workers() is 'for the view pgq_workers';
+comment on function pgq._workers() is 'For the view pgq_workers.';
 
 create view pgq.observer as
 select p.queue_id
@@ -100,7 +100,7 @@ select p.queue_id
 select null
   from pg_catalog.pg_namespace n
  where n.nspname = 'pgq' and pg_catalog.pg_has_role(current_user, n.nspowner, 'usage');
-comment on view pgq.observer is 'the queues (null: all) that the current user may observe';
+comment on view pgq.observer is 'The queues (null: all) that the current user may observe.';
 
 create view @extschema@.pgq_queues as
 select q.queue, q.ready, q.scheduled, q.waiting, q.active, q.dead, q.oldest_ready_age, q.next_due,
@@ -167,7 +167,8 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
                 and j.lane between q.id::bigint << 16 and (q.id::bigint << 16) + 65535
  where j.is_head is null or j.due is not null;
 comment on view pgq.live_job is
-'Live jobs as pgq_jobs shows them. The head of a group is shown where its copy is, or as scheduled.';
+'Live jobs as pgq_jobs shows them. The head of a group is shown where its copy is, or as '
+'scheduled.';
 
 create view pgq.finished_job as
 select a.id, a.token, a.queue, a.priority::integer as priority, a.state, a.attempt,

@@ -26,7 +26,7 @@ create table pgq.archive (
     result jsonb,
     constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
 ) partition by list (bucket);
-comment on table pgq.archive is 'finished jobs, until they expire';
+comment on table pgq.archive is 'Finished jobs, until they expire.';
 create index archive_id_idx on pgq.archive (id);
 create index archive_dead_idx on pgq.archive (queue, id) where state = 'dead';
 create index archive_dedupe_idx on pgq.archive (queue, dedupe_key)

@@ -13,17 +13,18 @@ create table pgq.dropped (
     constraint dropped_pkey primary key (queue_id)
 );
 comment on table pgq.dropped is
-'dropped queues whose lanes are still there: transactions that were open then may add jobs to them';
-comment on column pgq.dropped.keep_for is 'how long the archive keeps such jobs, as cancelled';
-comment on column pgq.dropped.xid is 'the transaction that dropped it';
+'Dropped queues whose lanes are still there: transactions that were open then may add jobs to '
+'them.';
+comment on column pgq.dropped.keep_for is 'How long the archive keeps such jobs, as cancelled.';
+comment on column pgq.dropped.xid is 'The transaction that dropped it.';
 comment on column pgq.dropped.holders is
-'transactions that may know the lanes, see pgq._lane_holders; null: not looked up yet';
+'Transactions that may know the lanes, see pgq._lane_holders; null: not looked up yet.';
 
 create table pgq.errand (
     role oid
 );
 alter table pgq.errand replica identity full;
 comment on table pgq.errand is
-'what a commit or a tick does in the catalogs, see pgq._run_errands; empty most of the time';
+'What a commit or a tick does in the catalogs, see pgq._run_errands; empty most of the time.';
 comment on column pgq.errand.role is
-'whose rights on functions and views are to be set, 0: public; null: pg_cron is to be told';
+'Whose rights on functions and views are to be set, 0: public; null: pg_cron is to be told.';

@@ -27,7 +27,8 @@
  */
 
 create sequence pgq.number;
-comment on sequence pgq.number is 'Numbers jobs (id), and the order in which they become ready (pos).';
+comment on sequence pgq.number is
+'Numbers jobs (id), and the order in which they become ready (pos).';
 create sequence pgq.token;
 
 create table pgq.job (
@@ -64,13 +65,15 @@ create table pgq.job (
     checkpoint jsonb
 ) partition by list (slot);
 comment on table pgq.job is
-'Live jobs. What a claim changes comes before the payload, so that WAL does not repeat the payload.';
+'Live jobs. What a claim changes comes before the payload, so that WAL does not repeat the '
+'payload.';
 comment on column pgq.job.pos is
 'In the ring: the order of becoming ready. The id for a job that was ready when it was enqueued.';
 comment on column pgq.job.lane is 'Queue and priority: see pgq._lane_of.';
 comment on column pgq.job.lost is 'How many leases in a row have expired.';
 comment on column pgq.job.max_attempts is 'Null: the queue''s.';
-comment on column pgq.job.run_at is 'When it was asked to run, or is to be tried again. Null: at once.';
+comment on column pgq.job.run_at is
+'When it was asked to run, or is to be tried again. Null: at once.';
 comment on column pgq.job.start_by is 'The expires_at of pgq_enqueue.';
 comment on column pgq.job.due is
 'Parked only: microseconds since 1970, not before the time at which its slot was locked.';
@@ -149,8 +152,8 @@ create table pgq.note (
 ) partition by list (slot);
 comment on table pgq.note is 'What is to be decided at a commit: see pgq._at_note.';
 comment on column pgq.note.kind is
-'g: ids of groups, and from which place on to look; w: ids of waiting jobs, or (minus) of those to '
-'kill; l: the last event, which decides.';
+'Kind g: ids of groups, and from which place on to look; w: ids of waiting jobs, or (minus) of '
+'those to kill; l: the last event, which decides.';
 --@ each slot
 create table pgq.note_{slot} partition of pgq.note for values in ({slot})
     with (vacuum_truncate = off);
@@ -166,8 +169,8 @@ create table pgq.hint (
 alter table pgq.hint replica identity full;
 create index hint_key_idx on pgq.hint (key, kind);
 comment on table pgq.hint is
-'What could not be decided at a commit, for the next tick. Kinds as in pgq.note; q: all groups of a '
-'queue; e: a job that has completed or (minus) died, and for which others wait; l: a job that '
+'What could not be decided at a commit, for the next tick. Kinds as in pgq.note; q: all groups of '
+'a queue; e: a job that has completed or (minus) died, and for which others wait; l: a job that '
 'pgq_claim has leased.';
 
 create table pgq.ring (
@@ -185,7 +188,8 @@ comment on column pgq.ring.live is 'Slots of the ring, oldest first. The last on
 comment on column pgq.ring.ready is 'Those of live into which claims look, in the same order.';
 comment on column pgq.ring.parked is 'Parked slots that hold jobs. The last one is written.';
 comment on column pgq.ring.filling is
-'The slot into which jobs are moved to clean others: see pgq._clean. It has no positions meanwhile.';
+'The slot into which jobs are moved to clean others: see pgq._clean. It has no positions '
+'meanwhile.';
 comment on column pgq.ring.cleaned is 'The slots that are being cleaned.';
 comment on column pgq.ring.switched_at is 'Since when live and parked have been so.';
 insert into pgq.ring (gen, live, ready, parked, switched_at)
@@ -216,4 +220,4 @@ comment on table pgq.chore is
 'An insert queues a tick for the commit of its transaction: see pgq._at_commit.';
 comment on column pgq.chore.wake is 'A queue to notify for instead: see pgq._wake.';
 comment on column pgq.chore.round is 'See pgq._at_last. Below 0: call pgq._run_errands instead.';
-comment on column pgq.chore.written is 'pgq._written() at the event that queued this one.';
+comment on column pgq.chore.written is 'What pgq._written() was at the event that queued this one.';

@@ -69,8 +69,8 @@ alter table pgq.lane replica identity full;
 create index lane_queue_id_idx on pgq.lane (queue_id, priority desc);
 create index lane_plain_idx on pgq.lane (queue, priority) where not is_bounded;
 comment on table pgq.lane is
-'The priorities in use in a queue. Two sessions that use a priority first at the same time both add '
-'it: the rows have the same id, and ticks remove one.';
+'The priorities in use in a queue. Two sessions that use a priority first at the same time both '
+'add it: the rows have the same id, and ticks remove one.';
 comment on column pgq.lane.queue is 'The name of the queue: enqueue reads no other table of it.';
 comment on column pgq.lane.awaited_until is 'Until then a session may sleep: see pgq._wake.';
 

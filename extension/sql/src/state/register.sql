@@ -16,8 +16,8 @@ select pg_catalog.setval(
         ::bit(60)::bigint
 );
 comment on sequence pgq.next_tick is
-'From when (ms since 1970) a tick is due. Since PostgreSQL 15 it is not logged, so that it is empty '
-'after a crash and on a promoted standby: see pgq._has_lost_tokens.';
+'From when (ms since 1970) a tick is due. Since PostgreSQL 15 it is not logged, so that it is '
+'empty after a crash and on a promoted standby: see pgq._has_lost_tokens.';
 do $unlogged$
 begin
     if current_setting('server_version_num')::integer >= 150000 then
@@ -27,8 +27,8 @@ end
 $unlogged$;
 comment on sequence pgq.last_tick is 'When (ms since 1970) the last tick ran.';
 comment on sequence pgq.xid_recent is 'The next transaction id at the last tick.';
-comment on sequence pgq.xid_old is 'xid_recent before that, at least a second ago.';
+comment on sequence pgq.xid_old is 'The xid_recent before that, at least a second ago.';
 comment on sequence pgq.xid_shifted is 'When (ms since 1970) these two were set.';
-comment on sequence pgq.home is 'pgq._home() when tokens were skipped last.';
+comment on sequence pgq.home is 'What pgq._home() was when tokens were skipped last.';
 comment on sequence pgq.group_seed is
 'A secret number for pgq._group_ids. Null in installations that are older than it.';

@@ -19,4 +19,4 @@ create table pgq.schedule (
     constraint schedule_missed_check check (missed in ('skip', 'once', 'all'))
 );
 create index schedule_queue_id_idx on pgq.schedule (queue_id);
-comment on table pgq.schedule is 'what adds a job at times that a cron expression names';
+comment on table pgq.schedule is 'What adds a job at times that a cron expression names.';

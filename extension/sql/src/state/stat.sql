@@ -4,7 +4,7 @@
 
 create sequence pgq.stat_n;
 create sequence pgq.stat_seen;
-comment on sequence pgq.stat_seen is 'register: pgq.stat_n at the last tick';
+comment on sequence pgq.stat_seen is 'Register: pgq.stat_n at the last tick.';
 
 --@ each stat
 create table pgq.stat_{slot} (
@@ -17,7 +17,7 @@ create table pgq.stat_{slot} (
 alter table pgq.stat_{slot} replica identity full;
 create index stat_{slot}_n_idx on pgq.stat_{slot} (n);
 comment on table pgq.stat_{slot} is
-'ends of jobs in every third minute; each row stands for as many as it says';
+'Ends of jobs in every third minute; each row stands for as many as it says.';
 --@ end
 
 create table pgq.stat (
@@ -27,4 +27,4 @@ create table pgq.stat (
     failed bigint not null
 );
 alter table pgq.stat replica identity full;
-comment on table pgq.stat is 'ends of jobs by minute, for an hour';
+comment on table pgq.stat is 'Ends of jobs by minute, for an hour.';

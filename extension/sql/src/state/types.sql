@@ -4,7 +4,7 @@
 
 create schema pgq;
 revoke all on schema pgq from public;
-comment on schema pgq is 'tables and helpers of the extension pgq; not an interface';
+comment on schema pgq is 'Tables and helpers of the extension pgq; not an interface.';
 
 create type @extschema@.pgq_job as (
     id bigint,
@@ -58,11 +58,13 @@ create type pgq.picked as (
     group_keys text[],
     places bigint[]
 );
-comment on type pgq.picked is 'For pgq._pick_free: what is to be added, and its places in the input.';
+comment on type pgq.picked is
+'For pgq._pick_free: what is to be added, and its places in the input.';
 
 create type pgq.awaited as (
     open bigint[],
     is_hopeless boolean
 );
 comment on type pgq.awaited is
-'For enqueue: the jobs to wait for that have not completed, or null, and whether one of them is dead.';
+'For enqueue: the jobs to wait for that have not completed, or null, and whether one of them is '
+'dead.';
