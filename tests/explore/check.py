@@ -247,15 +247,21 @@ def _may_wait(known: Possibility, event: Blocked) -> bool:
     if not may_wait(call) and not (call.kind in ADD and _dropping(known.world) & {*event.by}):
         return False
     wanted = concerns(call, known.world)
-    for other in event.by:
-        taken = known.world.open.get(other, NOTHING).touches()
-        if other in known.pending:
-            taken |= concerns(known.pending[other].sent.call, known.world)
-        if other in _dropping(known.world):
-            continue
-        if not wanted & taken:
-            return False
-    return True
+    reasons = {other: _is_reason(known, other, wanted) for other in event.by}
+    # The server does not tell for which of several prepared transactions.
+    prepared = [reason for other, reason in reasons.items() if other.endswith("'")]
+    others = [reason for other, reason in reasons.items() if not other.endswith("'")]
+    return all(others) and (not prepared or any(prepared))
+
+
+def _is_reason(known: Possibility, other: str, wanted: frozenset[str]) -> bool:
+    """Tell whether a session may have locked what a call wants."""
+    if other in _dropping(known.world):
+        return True
+    taken = known.world.open.get(other, NOTHING).touches()
+    if other in known.pending:
+        taken |= concerns(known.pending[other].sent.call, known.world)
+    return bool(wanted & taken)
 
 
 # --- the beginning and the end of transactions
