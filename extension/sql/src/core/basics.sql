@@ -62,7 +62,7 @@ begin atomic
 end;
 comment on function pgq._priority_of(bigint) is 'The priority of a lane.';
 
--- A token is a number of pgq.token << 20, and these bits. Those of 0.1 had the lane in bits 3 to 18.
+-- A token is a number of pgq.token << 20, and these bits. In 0.1 bits 3 to 18 were the lane.
 create function pgq._token_bits(p_slot smallint, p_is_kept boolean)
 returns bigint
 language sql

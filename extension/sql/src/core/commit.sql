@@ -3,9 +3,9 @@
  * due. Both are events of deferred triggers, which fire after the caller's statements.
  *
  * The first event of a kind queues one more, which fires behind the deferred triggers of everybody
- * else. A trigger that queues itself again, or a cursor WITH HOLD, would still run behind a tick and
- * keep its locks: so a tick runs only when the transaction has written nothing outside of pgq since
- * the event before.
+ * else. A trigger that queues itself again, or a cursor WITH HOLD, would still run behind a tick
+ * and keep its locks: so a tick runs only when the transaction has written nothing outside of pgq
+ * since the event before.
  *
  * Where locks would outlive the event nothing is done: at PREPARE TRANSACTION, and after SET
  * CONSTRAINTS ... IMMEDIATE, when the second event fires inside the first. Notes become hints then.
@@ -38,7 +38,7 @@ begin
         with taken as (
             delete from pgq.note_{slot} n where n.xid = pg_current_xact_id() returning n.*
         )
-        select v_notes || coalesce(array_agg(row(t.*)::pgq.note), array[]::pgq.note[]) into v_notes from taken t;
+        select v_notes || array_agg(row(t.*)::pgq.note) into v_notes from taken t;
     end if;
     --@ end
     return v_notes;

@@ -186,7 +186,7 @@ as $$
 begin
     return query
     select l.id, f.floor, f.base, f.mark, f.xid, f.swept, w.live, w.free,
-           -- On, while there may be leases: a running transaction may have claimed what has an xmax.
+           -- On, while there may be leases: what has an xmax may be about to be claimed.
            case when w.jobs = f.size and w.are_leased then w.last end, w.expired, w.overdue
       from (select distinct o.id from pgq.lane o) l
       left join lateral (

@@ -117,7 +117,9 @@ begin
         return true;
     end if;
     -- Under load there is always a commit that looks at the lines of groups: one waits for those.
-    if pgq._is_dumped() or not pgq._has_only_short_users(p_slot, p_now) or pgq._has_jobs(p_slot) then
+    if pgq._is_dumped() or not pgq._has_only_short_users(p_slot, p_now)
+        or pgq._has_jobs(p_slot)
+    then
         return false;
     end if;
     execute format('lock table pgq.job_%1$s, pgq.note_%1$s in access exclusive mode', p_slot);
@@ -394,7 +396,9 @@ begin
     v_head := v_ring.live[cardinality(v_ring.live)];
     foreach v_slot in array '{0,1,2,3}'::smallint[] loop
         if v_slot = any (v_old.live) then
-            if v_slot <> all (v_old.ready) and not pgq._has_jobs(v_slot) and pgq._truncate(v_slot) then
+            if v_slot <> all (v_old.ready) and not pgq._has_jobs(v_slot)
+                and pgq._truncate(v_slot)
+            then
                 v_ring.live := array_remove(v_ring.live, v_slot);
             end if;
         elsif pgq._pages(v_slot, false) > 0

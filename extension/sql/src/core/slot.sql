@@ -1,6 +1,7 @@
 /*
- * The statements of clients on jobs, once per slot and on the slot itself: a plan over pgq.job would
- * lock all slots, and a transaction that stays open would keep all of them from being truncated.
+ * The statements of clients on jobs, once per slot and on the slot itself: a plan over pgq.job
+ * would lock all slots, and a transaction that stays open would keep all of them from being
+ * truncated.
  *
  * Jobs are locked in the order of their ids.
  */

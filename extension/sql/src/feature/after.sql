@@ -1,10 +1,10 @@
 /*
  * Follow-up work: jobs that wait until others have completed.
  *
- * pgq.dependency has a row for each pair. The job that is waited for is marked (is_awaited), so that
- * the completion of others costs nothing. Its own deletes the rows, and notes who waited. At the
- * commit, under the bucket of the waiting job, it becomes ready if no row is left: so the last of
- * many that complete at once sees that it is the last.
+ * pgq.dependency has a row for each pair. The job that is waited for is marked (is_awaited), so
+ * that the completion of others costs nothing. Its own deletes the rows, and notes who waited. At
+ * the commit, under the bucket of the waiting job, it becomes ready if no row is left: so the last
+ * of many that complete at once sees that it is the last.
  *
  * Nobody waits for an open transaction at a commit: rows of pgq.dependency that others have locked
  * are left alone, and a hint has the ticks look again until the rows are gone.
@@ -103,7 +103,10 @@ begin
         v_job := pgq._find(p_id);
         if v_job.id is not null then
             place := array[v_job.slot, p_id];
-        elsif exists (select from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()) then
+        elsif exists (
+            select from pgq.archive a
+             where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
+        ) then
             place := array[6, p_id];
         elsif pgq._is_over(p_id) then
             perform pgq._check_moved();
@@ -117,10 +120,15 @@ begin
             v_job := pgq._lock(v_job.slot, p_id, not v_waits);
         elsif v_waits then
             -- Somebody may be about to retry it.
-            select a.id into v_job.id from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now() for key share;
+            select a.id into v_job.id
+              from pgq.archive a
+             where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
+               for key share;
         else
             select a.id into v_job.id
-              from pgq.archive a where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now() for key share skip locked;
+              from pgq.archive a
+             where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
+               for key share skip locked;
         end if;
         exit when v_job.id is not null;
         if not v_waits then
@@ -181,7 +189,8 @@ begin
     loop
         exit when coalesce(cardinality(p_after), 0) = 0;
         begin
-            select nullif(a.open, '{}'), a.is_hopeless into v_awaited from pgq._lock_awaited(p_after) a;
+            select nullif(a.open, '{}'), a.is_hopeless into v_awaited
+              from pgq._lock_awaited(p_after) a;
             exit;
         exception
             when sqlstate 'PQ000' then

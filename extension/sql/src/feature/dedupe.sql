@@ -111,7 +111,9 @@ returns boolean
 language sql
 volatile
 begin atomic
-    select coalesce(p_job.start_by <= pgq._now() and p_job.attempt = 0 and p_job.token is null, false);
+    select coalesce(
+        p_job.start_by <= pgq._now() and p_job.attempt = 0 and p_job.token is null, false
+    );
 end;
 comment on function pgq._is_late(pgq.job) is 'Whether a job has not started by its expires_at.';
 
@@ -215,8 +217,9 @@ begin
         return true;
     elsif v_job.pos is not null and p_run_at is null then
         -- A ready job keeps its place.
-        execute format('update pgq.job_%s j set payload = $2, run_at = $3 where j.id = $1', v_job.slot)
-          using p_id, p_payload, pgq._now();
+        execute format(
+            'update pgq.job_%s j set payload = $2, run_at = $3 where j.id = $1', v_job.slot
+        ) using p_id, p_payload, pgq._now();
         return true;
     elsif v_job.place is null then
         v_job := pgq._remove(v_job.slot, v_job.id);

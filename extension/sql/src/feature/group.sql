@@ -111,7 +111,8 @@ begin
          group by 2
     loop
         perform pgq._leave_lines(
-                    v_end.slot, v_end.heads, v_end.groups, v_end.places, coalesce(v_end.blocks, false)
+                    v_end.slot, v_end.heads, v_end.groups, v_end.places,
+                    coalesce(v_end.blocks, false)
                 ) where v_end.heads is not null;
         perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.first_places),
                 pgq._drop_dependencies(v_end.waiters);

@@ -49,7 +49,8 @@ declare
     v_now constant bigint := pgq._ms(p_now);
     v_before constant jsonb := nullif(current_setting('pgq.idle', true), '')::jsonb;
     v_is_stuck constant boolean := (
-        current_setting('pgq.ready', true) <> '' and current_setting('pgq.round', true)::integer > 12
+        current_setting('pgq.ready', true) <> ''
+        and current_setting('pgq.round', true)::integer > 12
     ) is true;
     v_since constant bigint[] := array(
         select case when v_before is null then 0
@@ -128,11 +129,16 @@ begin
         perform set_config('pgq.writers', '', false);
     end if;
     -- About once a minute for all who sleep.
-    if exists (select from pgq.lane l where l.queue_id = any (p_queue_ids) and not coalesce(l.awaited_until > p_now + interval '2 minutes', false)) then
+    if exists (
+        select from pgq.lane l
+         where l.queue_id = any (p_queue_ids)
+           and not coalesce(l.awaited_until > p_now + interval '2 minutes', false)
+    ) then
         update pgq.lane l set awaited_until = p_now + interval '3 minutes'
          where l.ctid = any (array(
                    select l.ctid from pgq.lane l
-                    where l.queue_id = any (p_queue_ids) and not coalesce(l.awaited_until > p_now + interval '2 minutes', false)
+                    where l.queue_id = any (p_queue_ids)
+                      and not coalesce(l.awaited_until > p_now + interval '2 minutes', false)
                       for no key update skip locked
                ));
     end if;

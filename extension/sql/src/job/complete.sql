@@ -2,7 +2,8 @@
  * Public: how the holder of a lease ends it with its receipt: pgq_complete,
  * pgq_complete_and_dequeue, pgq_fail. See core/settle.sql, and job/release.sql.
  *
- * A job without a group, of a queue that keeps none, is deleted in one statement: its token says so.
+ * A job without a group, of a queue that keeps none, is deleted in one statement: its token says
+ * so.
  */
 
 create function @extschema@.pgq_complete(

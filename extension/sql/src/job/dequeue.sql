@@ -2,8 +2,8 @@
  * Public: pgq_dequeue, pgq_pop.
  *
  * A claim looks at the ring alone: lane by lane from the highest priority, slots oldest first, jobs
- * by pos. What else could be claimed is brought there by ticks and commits. The statement is written
- * out once per slot: a plan over pgq.job would lock all slots.
+ * by pos. What else could be claimed is brought there by ticks and commits. The statement is
+ * written out once per slot: a plan over pgq.job would lock all slots.
  */
 
 create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worker text)
@@ -188,8 +188,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_bits constant bigint := case
-        when greatest(p_queue.keep_completed, p_queue.dedupe_for) > '0' then bigint '524288' else 0 end;
+    v_bits constant bigint := pgq._token_bits(
+        0::smallint, greatest(p_queue.keep_completed, p_queue.dedupe_for) > '0'
+    );
     v_lane bigint; v_slot smallint; v_jobs pgq.job[]; v_left integer := p_batch;
 begin
     foreach v_lane in array p_lanes loop

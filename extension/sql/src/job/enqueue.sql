@@ -4,8 +4,8 @@
  * The transaction id is assigned, and the slot is locked, before a number is drawn: positions rely
  * on it, see core/position.sql. An INSERT into a slot locks it before it evaluates nextval().
  *
- * The ordinary case takes two statements: one looks up lane and slot, one inserts. pgq._enqueue does
- * the rest, and says what is bad.
+ * The ordinary case takes two statements: one looks up lane and slot, one inserts. pgq._enqueue
+ * does the rest, and says what is bad.
  */
 
 create function @extschema@.pgq_enqueue(
@@ -41,7 +41,9 @@ begin
         perform pgq._check_size('payload', array[payload]);
     end if;
     if payload is not null and on_duplicate = 'keep' and after_on_dead = 'die'
-        and num_nonnulls(run_at, headers, max_attempts, dedupe_key, group_key, expires_at, after) = 0
+        and num_nonnulls(
+                run_at, headers, max_attempts, dedupe_key, group_key, expires_at, after
+            ) = 0
     then
         select l.id, r.live[cardinality(r.live)], l.awaited_until > pgq._now()
           into v_lane, v_slot, v_is_awaited
@@ -131,7 +133,8 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-    v_queue alias for queue; v_priority alias for priority; v_now constant timestamptz := pgq._now();
+    v_queue alias for queue; v_priority alias for priority;
+    v_now constant timestamptz := pgq._now();
     v_lane bigint; v_slot smallint; v_is_awaited boolean;
 begin
     perform pgq._check_restricted();

@@ -61,13 +61,16 @@ begin
                           and pgq._lane_of(p_dropped.queue_id, 32767)
          limit p_max for update skip locked
     ), gone as (
-        delete from pgq.job j using doomed d where j.slot = d.slot and j.id = d.id returning j as job
+        delete from pgq.job j
+         using doomed d where j.slot = d.slot and j.id = d.id
+        returning j as job
     ), kept as (
         insert into pgq.archive
         select (a.row).*
           from (
                    select pgq._archived(
-                              g.job, p_dropped.name, 'cancelled', pgq._now(), p_dropped.keep_for, null
+                              g.job, p_dropped.name, 'cancelled', pgq._now(), p_dropped.keep_for,
+                              null
                           ) as row
                      from gone g
                     where not p_dropped.is_forced and p_dropped.keep_for > '0'

@@ -186,7 +186,8 @@ begin
                       case when j.token is null then j.run_at else j.lease_expires_at end as until,
                       pgq._may_observe(coalesce(
                           pgq._queue_of(j.lane),
-                          (select q.id from pgq.queue q where a.queue = q.name and a.id > q.first_job)
+                          (select q.id from pgq.queue q
+                            where a.queue = q.name and a.id > q.first_job)
                       )) as may
            ) s
      where s.since is not null and s.state in ('active', 'scheduled', 'dead', 'cancelled');

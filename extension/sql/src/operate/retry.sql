@@ -169,14 +169,16 @@ begin
     with doomed as (
         select a.bucket, a.id
           from pgq.archive a, pgq.queue q
-         where q.id = v_queue_id and a.queue = q.name and a.id > q.first_job and a.state = any (states)
+         where q.id = v_queue_id and a.queue = q.name and a.id > q.first_job
+           and a.state = any (states)
          limit max - v_live for update of a skip locked
     ), gone as (
         delete from pgq.archive a
          using doomed d where a.bucket = d.bucket and a.id = d.id and a.state = any (states)
         returning a.id, a.state
     )
-    select count(*), array_agg(g.id) filter (where g.state = 'dead') into v_ended, v_dead from gone g;
+    select count(*), array_agg(g.id) filter (where g.state = 'dead') into v_ended, v_dead
+      from gone g;
     perform pgq._unblock(null, d) from unnest(v_dead) d;
     return v_live + v_ended;
 end
@@ -185,7 +187,7 @@ revoke all on function @extschema@.pgq_purge(text, text[], integer) from public;
 comment on function @extschema@.pgq_purge(text, text[], integer) is
 'Deletes up to max (null: all) jobs of a queue that are in one of the states ready, scheduled, '
 'waiting, dead, completed or cancelled, and returns their number. Active jobs stay, and so do jobs '
-'that another transaction is about to claim or retry. Waits for maintenance that is moving jobs. With '
-'completed jobs the dedupe keys go that were held for them. For completed and cancelled jobs it '
-'reads the whole archive: retention is what usually removes them. Errors: 42704 unknown queue; '
+'that another transaction is about to claim or retry. Waits for maintenance that is moving jobs. '
+'With completed jobs the dedupe keys go that were held for them. For completed and cancelled jobs '
+'it reads the whole archive: retention is what usually removes them. Errors: 42704 unknown queue; '
 '22004; 22023 another state, or max.';

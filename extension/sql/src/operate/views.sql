@@ -188,9 +188,10 @@ comment on view pgq.finished_job is 'Finished jobs as pgq_jobs shows them.';
 -- The barrier of a view that is a union stops nothing: PostgreSQL flattens it, and asks what the
 -- caller asks in each part, before it is known whose job it is. Hence the union is a subquery.
 create view @extschema@.pgq_jobs with (security_barrier) as
-select u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u.payload, u.headers,
-       u.group_key, u.dedupe_key, u.worker, u.enqueued_at, u.run_at, u.claimed_at, u.lease_expires_at,
-       u.last_error, u.cancel_requested, u.checkpoint, u.expires_at, u.finished_at, u.result
+select u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u.payload,
+       u.headers, u.group_key, u.dedupe_key, u.worker, u.enqueued_at, u.run_at, u.claimed_at,
+       u.lease_expires_at, u.last_error, u.cancel_requested, u.checkpoint, u.expires_at,
+       u.finished_at, u.result
   from (
            select j.* from pgq.live_job j
             where exists (
@@ -233,9 +234,12 @@ begin
         -- A whole row has its values in it: nothing keeps a slot from being truncated afterwards.
         select u.job, u.queue_id into v_whole
           from (
-                   select row(u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u.payload, u.headers,
-                          u.group_key, u.dedupe_key, u.worker, u.enqueued_at, u.run_at, u.claimed_at, u.lease_expires_at,
-                          u.last_error, u.cancel_requested, u.checkpoint, u.expires_at, u.finished_at, u.result
+                   select row(
+                              u.id, u.token, u.queue, u.priority, u.state, u.attempt,
+                              u.max_attempts, u.payload, u.headers, u.group_key, u.dedupe_key,
+                              u.worker, u.enqueued_at, u.run_at, u.claimed_at, u.lease_expires_at,
+                              u.last_error, u.cancel_requested, u.checkpoint, u.expires_at,
+                              u.finished_at, u.result
                           )::@extschema@.pgq_jobs as job, u.queue_id
                      from (
                               select a.* from pgq.finished_job a where a.id = pgq_get.id
