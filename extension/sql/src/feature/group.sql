@@ -126,45 +126,6 @@ comment on function pgq._note_ended(pgq.job[], text) is
 'Called with jobs that have just been deleted because they ended in a state: their groups go on, '
 'and who waits for them is noted.';
 
-create function pgq._bucket_of(p_key bigint)
-returns integer
-language sql
-immutable
-begin atomic
-    select 16384 + least(p_key & 16383, (16384 - (p_key & 16383)) & 16383)::integer;
-end;
-comment on function pgq._bucket_of(bigint) is
-'The bucket of a group, or of a waiting job: the same for its id and minus its id.';
-
-create function pgq._lock_buckets(p_keys bigint[])
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform from pgq.bucket b
-      where b.id = any (array(select distinct pgq._bucket_of(k) from unnest(p_keys) k))
-      order by b.id for update;
-end
-$$;
-comment on function pgq._lock_buckets(bigint[]) is 'Locks the buckets of groups or waiting jobs.';
-
-create function pgq._try_buckets(p_keys bigint[])
-returns bigint[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        select k from unnest(p_keys) k, lateral (
-            select from pgq.bucket b where b.id = pgq._bucket_of(k) for update skip locked
-        ) b
-    );
-end
-$$;
-comment on function pgq._try_buckets(bigint[]) is
-'For ticks, which never wait: locks buckets and returns the keys of those that could be locked.';
-
 create function pgq._copied(p_row pgq.job, p_slot smallint, p_pos bigint)
 returns pgq.job
 language sql

@@ -246,9 +246,9 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_trigger constant name := 'pgq_watch_' || case
+    v_trigger constant name := ('pgq_watch_' || case
         when octet_length(queue) <= 50 then queue
-        else left(encode(sha256(convert_to(queue, 'utf8')), 'hex'), 50) end;
+        else left(encode(sha256(convert_to(queue, 'utf8')), 'hex'), 50) end)::name;
 begin
     if not exists (
         select from pg_trigger t where t.tgrelid = relation and t.tgname = v_trigger

@@ -1,0 +1,43 @@
+/*
+ * Buckets of groups, and of jobs that wait for others: who decides about one has it locked. They
+ * are locked in the order of their ids, or without waiting.
+ */
+
+create function pgq._bucket_of(p_key bigint)
+returns integer
+language sql
+immutable
+begin atomic
+    select 16384 + least(p_key & 16383, (16384 - (p_key & 16383)) & 16383)::integer;
+end;
+comment on function pgq._bucket_of(bigint) is
+'The bucket of a group, or of a waiting job: the same for its id and minus its id.';
+
+create function pgq._lock_buckets(p_keys bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgq.bucket b
+      where b.id = any (array(select distinct pgq._bucket_of(k) from unnest(p_keys) k))
+      order by b.id for update;
+end
+$$;
+comment on function pgq._lock_buckets(bigint[]) is 'Locks the buckets of groups or waiting jobs.';
+
+create function pgq._try_buckets(p_keys bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select k from unnest(p_keys) k, lateral (
+            select from pgq.bucket b where b.id = pgq._bucket_of(k) for update skip locked
+        ) b
+    );
+end
+$$;
+comment on function pgq._try_buckets(bigint[]) is
+'For ticks, which never wait: locks buckets and returns the keys of those that could be locked.';
