@@ -117,6 +117,25 @@ $$;
 comment on function pgq._lock(smallint, bigint, boolean) is
 'Locks a job. Null if it has gone or, with p_skip, is locked.';
 
+create function pgq._lock_noted(
+    p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_checkpoints jsonb[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format(
+        'select from unnest($1, $2, $3) r (id, token, checkpoint), lateral ('
+        ' select from pgq.job_%s i where i.id = r.id and i.token = r.token'
+        ' and pgq._is_mine(i.lane, $4) for update) i where r.checkpoint is not null', p_slot
+    ) using p_ids, p_tokens, p_checkpoints, p_mine;
+end
+$$;
+comment on function
+    pgq._lock_noted(smallint, bigint[], bigint[], integer[], jsonb[]) is
+'Locks the jobs of good receipts that get a checkpoint, in the order of the receipts.';
+
 create function pgq._mark(p_slot smallint, p_id bigint, p_flag name)
 returns boolean
 language plpgsql

@@ -31,9 +31,9 @@ begin
     foreach v_slot in array pgq._looks(tokens) loop
         exit when v_left = 0;
         -- A checkpoint would be forgotten if a locked job was passed by.
-        perform pgq._lock(v_slot, r.id)
-           from unnest(ids, tokens, checkpoints) r (id, token, checkpoint)
-          where r.checkpoint is not null;
+        if array_remove(checkpoints, null) <> '{}' then
+            perform pgq._lock_noted(v_slot, ids, tokens, v_mine, checkpoints);
+        end if;
         v_renewed := array(
             select r from pgq._renew(
                        v_slot, ids, tokens, v_mine, v_lease_ms, pgq._now(), checkpoints
