@@ -93,7 +93,7 @@ begin
     if not pgq._is_owner() then
         v_mine := pgq._mine('consume');
     end if;
-    -- All of one slot, so that jobs are locked in one order.
+    -- All of one slot, and none for which others wait, so that jobs are locked in one order.
     if cardinality(ids) <= 100 then
         case tokens[1] & 524295
         --@ each ring
@@ -103,6 +103,9 @@ begin
              where j.id = any (ids) and j.token = tokens[array_position(ids, j.id)]
                and j.is_awaited is null and pgq._is_mine(j.lane, v_mine)
                and (select bool_and(t & 524295 = {slot}) from unnest(tokens) t)
+               and not exists (
+                   select from pgq.job_{slot} a where a.id = any (ids) and a.is_awaited
+               )
             returning j.id;
             get diagnostics v_count = row_count;
         --@ end
