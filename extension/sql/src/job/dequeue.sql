@@ -3,7 +3,8 @@
  *
  * A claim looks at the ring alone: lane by lane from the highest priority, slots oldest first, jobs
  * by pos. What else could be claimed is brought there by ticks and commits. The statement is
- * written out once per slot: a plan over pgq.job would lock all slots.
+ * written out once per slot: a plan over pgq.job would lock all slots. It takes the time after its
+ * snapshot: no lease begins before the one that a tick has just taken back has expired.
  */
 
 create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worker text)
@@ -42,7 +43,7 @@ declare
     v_now constant timestamptz := pgq._now();
     v_ms constant bigint := (extract(epoch from v_now) * 1000)::bigint;
     v_queue alias for queue; v_worker alias for worker; v_left integer := batch;
-    v_lease_ms integer; v_expiry timestamptz; v_max integer; v_bits bigint; v_count integer;
+    v_lease_ms integer; v_lease interval; v_max integer; v_bits bigint; v_count integer;
     v_tick boolean; v_is_special boolean; v_special pgq.queue; v_lanes bigint[]; v_slots smallint[];
     v_lane bigint; v_slot smallint;
 begin
@@ -54,7 +55,7 @@ begin
     else
         v_lease_ms := pgq._lease_limit_ms(batch, timeout, worker);
     end if;
-    v_expiry := v_now + v_lease_ms * interval '1 millisecond';
+    v_lease := v_lease_ms * interval '1 millisecond';
     select q.max_attempts,
            case when greatest(q.keep_completed, q.dedupe_for) > '0' then bigint '524288' else 0 end,
            r.ready, l.lanes, q.is_special,
@@ -95,10 +96,11 @@ begin
                 update pgq.job_{slot} j
                    set token = (nextval('pgq.token') << 20) | v_bits | {slot}
                                | case when j.group_id is null then 0 else 524288 end,
-                       attempt = j.attempt + 1, claimed_at = v_now, lease_expires_at = v_expiry,
-                       lease_ms = v_lease_ms, worker = v_worker, pid = pg_backend_pid()
+                       attempt = j.attempt + 1, claimed_at = f.now,
+                       lease_expires_at = f.now + v_lease, lease_ms = v_lease_ms,
+                       worker = v_worker, pid = pg_backend_pid()
                   from (
-                           select i.ctid from pgq.job_{slot} i
+                           select i.ctid, pgq._now() as now from pgq.job_{slot} i
                             where i.lane = v_lane and i.token is null
                               and i.pos > coalesce((
                                       select f.floor from pgq.floor_{slot} f
@@ -155,11 +157,11 @@ as $$
 update pgq.job_{slot} j
    set token = (nextval('pgq.token') << 20) | p_bits | {slot}
                | case when j.group_id is null then 0 else 524288 end,
-       attempt = j.attempt + 1, claimed_at = p_now,
-       lease_expires_at = p_now + p_lease_ms * interval '1 millisecond',
+       attempt = j.attempt + 1, claimed_at = f.now,
+       lease_expires_at = f.now + p_lease_ms * interval '1 millisecond',
        lease_ms = p_lease_ms, worker = p_worker, pid = pg_backend_pid()
   from (
-           select i.ctid from pgq.job_{slot} i
+           select i.ctid, pgq._now() as now from pgq.job_{slot} i
             where i.lane = p_lane and i.token is null and i.pos > p_after and i.pos < p_until
               and i.pos > coalesce((
                       select f.floor from pgq.floor_{slot} f
