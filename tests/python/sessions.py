@@ -115,7 +115,7 @@ async def maintain(connection: Connection, times: int = 1) -> None:
 async def raise_floors(connection: Connection) -> None:
     """Raise all claim positions as far as they may go; claims do it now and then, by chance."""
     await connection.execute(
-        "select pgq._raise_floor(s::smallint, l.id) from generate_series(0, 5) s, pgq.lane l"
+        "select pgq._raise(s::smallint, l.id) from generate_series(0, 3) s, pgq.lane l"
     )
 
 
@@ -126,6 +126,18 @@ async def pages(connection: Connection, query: str) -> int:
     )
     plan = explained["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+async def in_two_slots(connection: Connection, first: int = 1) -> list[Receipt]:
+    """Claim jobs, of which the first ones are in one slot of the ring and two in the next one."""
+    await connection.execute("set pgq.slot_size = '8192'")
+    await enqueue(connection, first)
+    await maintain(connection)
+    await connection.execute("reset pgq.slot_size")
+    await enqueue(connection, 2)
+    receipts = await dequeue(connection, first + 2)
+    assert [token & 7 for _, token in receipts] == [0] * first + [1, 1]
+    return receipts
 
 
 async def stop_clock(connection: Connection, at: datetime | None = None) -> datetime:

@@ -17,6 +17,7 @@ from .sessions import (
     complete,
     dequeue,
     enqueue,
+    in_two_slots,
     maintain,
     raise_floors,
     ring,
@@ -174,11 +175,7 @@ async def test_sessions_that_race_for_one_job_get_it_once(dsn: Dsn) -> None:
 async def test_a_heartbeat_does_not_wait_for_jobs_that_others_have_locked(
     a: Connection, b: Connection, c: Connection
 ) -> None:
-    await enqueue(c, 3)
-    (first,) = await dequeue(c)
-    await c.execute("select pgq_release($1, $2)", *first)
-    receipts = await dequeue(c, 3)
-    assert [token & 7 for _, token in receipts] == [4, 0, 0]
+    receipts = await in_two_slots(c)
     ids, tokens = ([pair[n] for pair in receipts] for n in (0, 1))
     expiry = "select id, lease_expires_at from pgq.job"
     heartbeat = "select * from pgq_heartbeat($1::bigint[], $2::bigint[], '2 hours')"
@@ -268,7 +265,7 @@ async def test_a_checkpoint_is_kept_wherever_the_job_has_been_moved(
 ) -> None:
     await enqueue(a, 1)
     (receipt,) = await dequeue(a)
-    await a.execute("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())")
+    await a.execute("select pgq._move(0::smallint, 1::smallint, 1000)")
     await b.execute("begin")
     await b.execute("select pgq_cancel($1)", receipt[0])
     note = "select pgq_heartbeat($1::int8, $2::int8, checkpoint => '7')"
@@ -286,6 +283,7 @@ async def test_expired_leases_come_back_in_order_and_before_later_jobs(a: Connec
     for _ in range(20):
         await dequeue(a, 100, "300 ms")
     await stop_clock(a, now + timedelta(seconds=1))
+    await maintain(a, 4)
     seen: list[int] = []
 
     async def all_came() -> bool:
@@ -306,41 +304,33 @@ async def test_what_comes_back_during_a_claim_does_not_follow_what_it_has_taken(
 ) -> None:
     # A claim of more than there is: it goes on behind what it took, and looks nowhere else.
     await a.execute("set pgq.slot_size = '8192'")
-    await enqueue(a, 200)
+    await enqueue(a, 1200)
+    await a.execute("analyze pgq.job_0")
     await maintain(a)
     await enqueue(a, 50)
     assert len((await ring(a))["live"]) == 2
     await b.execute("begin")
     held = await dequeue(b, 20)
-    # The claim stops here, between its first slot and the second.
+    # The claim stops here, between its first slot and the second: of so many it raises the floor.
     await a.execute("""
-        alter function pgq._grab(
-            text, integer, integer, text, boolean, bigint, bigint, integer, boolean
-        ) rename to _grab_more;
-        create function pgq._grab(
-            p_queue text, p_batch integer, p_lease_ms integer, p_worker text,
-            p_tick boolean default null, p_after bigint default 0,
-            p_until bigint default 9223372036854775807, p_priority integer default null,
-            p_permitted boolean default false
-        ) returns setof pgq_job
+        alter function pgq._raise(smallint, bigint) rename to _raise_more;
+        create function pgq._raise(p_slot smallint, p_lane bigint) returns void
         language plpgsql set search_path = pg_catalog, pg_temp as $$
         begin
             perform pg_advisory_lock(7), pg_advisory_unlock(7);
-            return query select g.* from pgq._grab_more(
-                p_queue, p_batch, p_lease_ms, p_worker, p_tick, p_after, p_until, p_priority,
-                p_permitted) g;
+            perform pgq._raise_more(p_slot, p_lane);
         end $$;
     """)
     await c.execute("select pg_advisory_lock(7)")
-    async with started(a.fetch("select id, priority from pgq_dequeue(1000, '1 hour')")) as task:
+    async with started(a.fetch("select id, priority from pgq_dequeue(2000, '1 hour')")) as task:
         await waiting(c, a, task)
         await b.execute("rollback")
         await b.execute("select pgq_enqueue('9', priority => 9)")
         await c.execute("select pg_advisory_unlock(7)")
         rows = await within(task)
-    assert len(rows) == 230
+    assert len(rows) == 1230
     assert rows == sorted(rows, key=lambda row: (-row["priority"], row["id"]))
-    assert len(await dequeue(b, 1000)) == len(held) + 1
+    assert len(await dequeue(b, 2000)) == len(held) + 1
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [1, 2, 0], [2, 0, 1]])
@@ -348,18 +338,14 @@ async def test_receipts_of_several_slots_are_locked_in_one_order_whatever_theirs
     a: Connection, b: Connection, c: Connection, order: list[int]
 ) -> None:
     await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
-    await enqueue(a, 3)
-    (first,) = await dequeue(a)
-    await a.execute("select pgq_release($1, $2)", *first)
-    receipts = await dequeue(a, 3)
-    assert [token & 7 for _, token in receipts] == [4, 0, 0]
+    receipts = await in_two_slots(a)
     await c.execute("begin")
-    await c.fetch("select from pgq.job where id = $1 for update", receipts[1][0])
+    await c.fetch("select from pgq.job where id = $1 for update", receipts[0][0])
     shuffled = [receipts[index] for index in order]
     async with started(complete(a, shuffled)) as completing:
         await waiting(c, a, completing)
         # Nothing of a later slot is held while the call waits for the first one.
-        await b.fetch("select from pgq.job where id = $1 for update nowait", receipts[0][0])
+        await b.fetch("select from pgq.job where id = $1 for update nowait", receipts[1][0])
         await c.execute("commit")
         assert sorted(await within(completing)) == [job_id for job_id, _ in receipts]
 
@@ -389,9 +375,9 @@ async def test_jobs_that_are_given_back_unheld_are_locked_in_the_order_of_comple
 ) -> None:
     ids = await enqueue(a, 2)
     for receipt in reversed(await dequeue(a, 2)):
-        await a.execute("select pgq_release($1, $2)", *receipt)
+        await a.execute("select pgq_fail($1, $2, retry_in => '0')", *receipt)
     rows = await a.fetch("select id, token from pgq_dequeue(2, '1 hour', worker => 'w')")
-    assert await a.fetchval("select array_agg(id order by due) from pgq.job") == ids[::-1]
+    assert await a.fetchval("select array_agg(id order by pos) from pgq.job") == ids[::-1]
     await c.execute("begin")
     await c.fetch("select from pgq.job where id = $1 for update", ids[0])
     async with started(complete(b, [(row["id"], row["token"]) for row in rows])) as completing:
@@ -415,6 +401,7 @@ async def test_a_consumer_with_an_old_snapshot_finds_expired_leases_below_a_floo
         async with sessions(dsn, 1, default_transaction_isolation=level) as (old,):
 
             async def expired_came(consumer: Connection = old) -> bool:
+                await maintain(a)
                 return any(job_id in ids[:400] for job_id, _ in await dequeue(consumer))
 
             await until(expired_came)
@@ -440,27 +427,20 @@ async def test_a_look_into_an_empty_slot_counts_under_serializable(
         await b.execute("commit")
 
 
-async def test_parked_jobs_of_the_thousand_that_fell_due_first_come_in_id_order(
+async def test_parked_jobs_come_in_the_order_in_which_they_fell_due(
     a: Connection,
 ) -> None:
-    due = await a.fetchval("select clock_timestamp() + interval '300 ms'")
-    for number in range(900):
-        await a.execute(
-            "select pgq_enqueue('1', run_at => $1::timestamptz - $2 * interval '100 us')",
-            due,
-            number,
-        )
-
-    async def all_due() -> bool:
-        late: bool = await a.fetchval(
-            "select clock_timestamp() > $1::timestamptz + interval '10 ms'", due
-        )
-        return late
-
-    await until(all_due)
+    due = await stop_clock(a) + timedelta(hours=1)
+    await a.execute(
+        "select pgq_enqueue('1', run_at => $1::timestamptz - n * interval '100 us')"
+        "  from generate_series(1, 900) n",
+        due,
+    )
+    await stop_clock(a, due)
+    await maintain(a)
     seen = await settle_all(a, 10)
     assert len(seen) == 900
-    assert seen == sorted(seen)
+    assert seen == sorted(seen, reverse=True)
 
 
 async def test_scheduled_jobs_start_within_a_second_of_their_time(dsn: Dsn, a: Connection) -> None:
@@ -553,8 +533,8 @@ async def test_an_enqueue_draws_its_id_when_it_has_the_slots_lock(
     a: Connection, b: Connection, c: Connection, arguments: str
 ) -> None:
     # Or the bases could pass an id whose transaction they cannot see.
-    drawn = "select pg_sequence_last_value('pgq.job_id')"
-    await a.execute("begin; lock table pgq.job_0 in share mode")
+    drawn = "select pg_sequence_last_value('pgq.number')"
+    await a.execute("begin; lock table pgq.job_0, pgq.job_4 in share mode")
     async with started(b.execute(f"select {arguments}")) as enqueued:
         await waiting(c, b, enqueued)
         assert await c.fetchval(drawn) is None
@@ -569,8 +549,8 @@ async def test_an_enqueue_draws_its_id_when_it_has_the_slots_lock(
         "pgq_enqueue('2', run_at => now() + '300 ms')",
         "pgq_enqueue_many('{2}', run_at => now() + '300 ms')",
         "pgq_enqueue('2', run_at => now() + '300 ms', dedupe_key => 'k')",
-        "pgq_release(j.id, j.token) from pgq.job j",
-        "pgq_fail(j.id, j.token, retry_in => '0') from pgq.job j",
+        "pgq_release(j.id, j.token, '300 ms') from pgq.job j",
+        "pgq_fail(j.id, j.token, retry_in => '300 ms') from pgq.job j",
     ],
 )
 async def test_a_place_in_a_parked_slot_is_not_before_its_lock_was_had(
@@ -615,11 +595,13 @@ async def test_calls_that_lock_many_jobs_do_so_in_the_order_of_receipts(
     # The first one has the lower id, and the later place.
     if differ == "lanes":
         await a.execute("select pgq_enqueue('1', priority => p) from unnest('{5,0}'::int[]) p")
+        low, high = sorted(await dequeue(a, 2))
     else:
-        await enqueue(a, 2)
-        (job,) = await dequeue(a)
-        await a.execute("select pgq_release($1, $2)", *job)
-    low, high = sorted(await dequeue(a, 2))
+        first, second, *others = await in_two_slots(a, 2)
+        await complete(a, others)
+        await a.execute("select pgq_fail($1, $2, retry_in => '0')", *first)
+        (low,), high = await dequeue(a), second
+        assert low[1] & 7 == 1
     await c.execute("begin")
     await c.fetch("select from pgq.job where id = $1 for update", high[0])
     async with started(a.fetch(call)) as locking:
@@ -654,7 +636,7 @@ async def test_a_cancelled_head_is_followed_by_the_next_of_its_group(a: Connecti
     assert await a.fetchval("select pgq_cancel($1, true)", first)
     assert [job_id for job_id, _ in await dequeue(a, 9)] == [second]
     assert not await a.fetchval("select pgq_cancel($1)", second)
-    await a.execute("select pgq_fail(id, token) from pgq.job where id = $1", second)
+    await a.execute("select pgq_fail(id, token) from pgq.job where token > 0")
     assert [job_id for job_id, _ in await dequeue(a, 9)] == [third]
 
 
