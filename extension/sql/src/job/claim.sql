@@ -127,7 +127,9 @@ begin
         perform pgq._promote_jobs(v_job.slot, array[id], pgq._head()) where v_job.id is not null;
     end if;
     v_job := pgq._find(id);
-    if v_queue.max_active > 0 or v_queue.rate_limit > 0 then
+    if v_job.pos is null then
+        v_result := null;  -- somebody has just ended it, or given it back for later
+    elsif v_queue.max_active > 0 or v_queue.rate_limit > 0 then
         select l.* into v_result from pgq._lease_limited(
             v_queue, array[v_job.lane], 1, v_lease_ms, worker, v_job.slot, v_job.pos
         ) l;
