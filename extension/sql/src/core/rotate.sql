@@ -69,6 +69,12 @@ begin
         ' in access exclusive mode nowait', p_slot
     );
     execute format('select exists (select from pgq.job_%s)', p_slot) into v_found;
+    if v_found then
+        -- It has come just now, or a position was wrong: claims and ticks look at all of it again.
+        insert into pgq.floor (slot, n, lane, floor, base, mark)
+        select p_slot, nextval('pgq.floor_n'), f.lane, 0, 0, 0
+          from (select distinct o.lane from pgq.floor o where o.slot = p_slot) f;
+    end if;
     if v_found or pgq._is_dumped() then
         return false;
     end if;
@@ -155,7 +161,37 @@ $$;
 comment on function pgq._pages(smallint, boolean) is
 'How many pages a slot has, or (p_is_fresh) about as many as its jobs would fill in an empty slot.';
 
-create function pgq._choose_dirty(p_live smallint[], p_is_full boolean, p_limit bigint)
+create function pgq._lock_first(p_slot smallint, p_limit integer)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_skipped constant bigint[] := array(
+        select s.key::bigint from pgq.skipped s where s.kind = 'job'
+    );
+begin
+    return array(
+        select i.id
+          from (select distinct o.id from pgq.lane o) l, lateral (
+                   select j.id from pgq.job j
+                    where j.slot = p_slot and j.lane = l.id and j.id <> all (v_skipped)
+                      and j.pos > coalesce((
+                              select f.base from pgq.floor f
+                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
+                          ), 0)
+                    order by j.pos limit p_limit for update skip locked
+               ) i
+         limit p_limit
+    );
+end
+$$;
+comment on function pgq._lock_first(smallint, integer) is
+'Locks the first jobs of a slot of the ring that nobody has locked, and returns their ids.';
+
+create function pgq._choose_dirty(
+    p_live smallint[], p_together integer, p_is_full boolean, p_limit bigint
+)
 returns smallint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -170,28 +206,29 @@ declare
     );
     v_n integer;
 begin
-    -- One that is mostly garbage.
+    -- One that is mostly garbage, unless all that is left in it is locked.
     for v_n in 1..v_head - 1 loop
-        if v_pages[v_n] > 2 * v_fresh[v_n] + p_limit / 8192 then
+        if v_pages[v_n] > 2 * v_fresh[v_n] + p_limit / 8192
+            and pgq._lock_first(p_live[v_n], 1) <> '{}'
+        then
             return array[p_live[v_n]];
         end if;
     end loop;
-    if not p_is_full or v_head < 3 then
-        return array[]::smallint[];
-    end if;
-    select n into v_n
-      from generate_series(1, v_head - 2) n order by v_fresh[n] + v_fresh[n + 1] limit 1;
-    if v_fresh[v_n] + v_fresh[v_n + 1]
-        <= v_pages[v_head] - v_fresh[v_head] + v_pages[v_n] - v_fresh[v_n]
-           + v_pages[v_n + 1] - v_fresh[v_n + 1]
-    then
-        return p_live[v_n:v_n + 1];
-    end if;
-    return array[]::smallint[];
+    select u.n into v_n
+      from (
+               select n, sum(v_fresh[m]) as jobs, sum(v_pages[m] - v_fresh[m]) as garbage
+                 from generate_series(1, v_head - p_together) n,
+                      generate_series(n, n + p_together - 1) m
+                group by n
+           ) u
+     where p_is_full and u.jobs <= u.garbage + v_pages[v_head] - v_fresh[v_head]
+     order by u.jobs limit 1;
+    return coalesce(p_live[v_n:v_n + p_together - 1], '{}');
 end
 $$;
-comment on function pgq._choose_dirty(smallint[], boolean, bigint) is
-'The slots to clean next, neighbours in the ring. p_is_full: the head is full and no slot is free.';
+comment on function pgq._choose_dirty(smallint[], integer, boolean, bigint) is
+'The slots to clean next: one that is mostly garbage, or p_together neighbours in the ring. p_is_full: '
+'the head is full and no slot is free.';
 
 create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
 returns integer
@@ -199,18 +236,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_skipped constant bigint[] := array(
-        select s.key::bigint from pgq.skipped s where s.kind = 'job'
-    );
+    v_ids constant bigint[] := pgq._lock_first(p_from, p_limit);
     v_count integer;
 begin
-    with chosen as materialized (
-        select i.id from pgq.job i
-         where i.slot = p_from and i.id <> all (v_skipped)
-         order by i.lane, i.pos limit p_limit for update skip locked
-    ), gone as (
-        delete from pgq.job j
-         where j.slot = p_from and j.id = any (array(select c.id from chosen c)) returning j.*
+    with gone as (
+        delete from pgq.job j where j.slot = p_from and j.id = any (v_ids) returning j.*
     ), moved as (
         insert into pgq.job
         select (m.job).*
@@ -291,29 +321,36 @@ declare
     v_slot smallint;
     v_n integer;
 begin
-    if p_ring.filling is null then
-        v_dirty := pgq._choose_dirty(p_ring.live, p_is_full, p_limit);
-        if v_dirty = '{}' or v_free = '{}' then
-            return p_ring;
-        end if;
-        -- From the next tick on: whoever raises a position must have seen that.
-        v_n := array_position(p_ring.live, v_dirty[1]);
-        p_ring.filling := v_free[1];
-        p_ring.cleaned := v_dirty;
-        p_ring.live := p_ring.live[:v_n - 1] || v_free[1] || p_ring.live[v_n:];
-        return p_ring;
-    end if;
     foreach v_slot in array p_ring.cleaned loop
         if pgq._move(v_slot, p_ring.filling, 1000) > 0 then
+            perform pgq._expect(pgq._now() + interval '100 ms');
             return p_ring;
         end if;
-        -- Nothing could be locked. What is left is about to end, or to be claimed.
-        if exists (select from pgq.job j where j.slot = v_slot) then
-            return p_ring;
+        if not pgq._has_jobs(v_slot) then
+            p_ring.cleaned := array_remove(p_ring.cleaned, v_slot);
         end if;
-        p_ring.cleaned := array_remove(p_ring.cleaned, v_slot);
     end loop;
+    -- What is left is locked. If no slot is free, one more is moved to the same one meanwhile.
+    if p_ring.filling is null or (p_ring.cleaned <> '{}' and v_free = '{}') then
+        v_dirty := pgq._choose_dirty(
+            array(
+                select l from unnest(p_ring.live) with ordinality u (l, n)
+                 where l <> all (p_ring.cleaned) and l is distinct from p_ring.filling order by n
+            ), case when p_ring.filling is null then 2 else 1 end, p_is_full, p_limit
+        );
+        if p_ring.filling is not null then
+            p_ring.cleaned := p_ring.cleaned || v_dirty;
+        elsif v_dirty <> '{}' and v_free <> '{}' then
+            -- From the next tick on: whoever raises a position must have seen that.
+            v_n := array_position(p_ring.live, v_dirty[1]);
+            p_ring.filling := v_free[1];
+            p_ring.cleaned := v_dirty;
+            p_ring.live := p_ring.live[:v_n - 1] || v_free[1] || p_ring.live[v_n:];
+        end if;
+        return p_ring;
+    end if;
     p_ring.filling := null;
+    p_ring.cleaned := '{}';
     return p_ring;
 end
 $$;
@@ -389,6 +426,7 @@ declare
     v_limit constant bigint := greatest(8192, coalesce(pgq._slot_size(), 8388608));
     v_head smallint;
     v_free smallint[];
+    v_is_full boolean;
 begin
     select r.* into v_old from pgq.ring r order by r.gen desc limit 1;
     v_ring := v_old;
@@ -414,14 +452,12 @@ begin
          where s <> all (v_ring.live) and pgq._pages(s::smallint, false) = 0
     );
     -- Dead versions and TOAST included.
-    if pg_table_size(pgq._slot_table(v_head)) >= v_limit and cardinality(v_free) >= 2 then
+    v_is_full := pg_table_size(pgq._slot_table(v_head)) >= v_limit;
+    if v_is_full and cardinality(v_free) >= 2 then
         v_ring.live := v_ring.live || v_free[1];
-        v_free := v_free[2:];
+        v_is_full := false;
     end if;
-    v_ring := pgq._clean(
-        v_ring,
-        cardinality(v_free) < 2 and pg_table_size(pgq._slot_table(v_head)) >= v_limit, v_limit
-    );
+    v_ring := pgq._clean(v_ring, v_is_full, v_limit);
     v_ring.ready := pgq._ready_slots(v_ring, p_now);
     if v_ring is distinct from v_old then
         if (v_ring.live, v_ring.parked) is distinct from (v_old.live, v_old.parked) then
