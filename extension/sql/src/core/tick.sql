@@ -56,6 +56,7 @@ declare
     v_writers constant bigint[] := pgq._oldest_writers();
     v_head constant smallint := pgq._head();
     v_slot smallint;
+    v_due timestamptz;
     v_next timestamptz := p_now + interval '500 ms';
 begin
     perform pgq._open(v_head);
@@ -69,7 +70,10 @@ begin
             v_next := p_now + interval '20 ms';
         end if;
         perform pgq._set_parked_base(v_slot, p_now, v_writers[v_slot + 1]);
-        v_next := least(v_next, greatest(pgq._next_due(v_slot), p_now + interval '20 ms'));
+        v_due := pgq._next_due(v_slot);
+        if v_due < v_next then
+            v_next := greatest(v_due, p_now + interval '20 ms');
+        end if;
     end loop;
     perform setval('pgq.next_tick', pgq._ms(v_next));
 end
