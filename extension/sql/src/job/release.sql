@@ -32,18 +32,17 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_mine constant integer[] := case when not pgq._is_owner() then pgq._mine('consume') end;
+    v_slot smallint;
     v_job pgq.job;
 begin
     perform pgq._check_not_null('id', p_id is null), pgq._check_not_null('token', p_token is null),
             pgq._check_restricted();
-    if p_delay = '0' and pgq._slot_of(p_token) < 4
-        and pgq._release_here(
-                pgq._slot_of(p_token), p_id, p_token,
-                case when not pgq._is_owner() then pgq._mine('consume') end
-            )
-    then
-        return true;
-    end if;
+    foreach v_slot in array pgq._looks(array[p_token]) loop
+        if p_delay = '0' and pgq._release_here(v_slot, p_id, p_token, v_mine) then
+            return true;
+        end if;
+    end loop;
     v_job := pgq._settle(p_id, p_token);
     if v_job.id is null then
         return false;
