@@ -74,7 +74,7 @@ def write_upgrade_script(old: str, version: str, script: str) -> None:
         old,
         release.script(old).read_text(encoding="utf-8"),
         script,
-        delta.read_text(encoding="utf-8") if delta.exists() else upgrade.FUNCTIONS,
+        expand(delta.read_text(encoding="utf-8")) if delta.exists() else None,
     )
     release.script(old, version).write_text(text, encoding="utf-8")
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 import upgrade
 
 ECHO = re.compile(r"^\\echo .*\n", re.MULTILINE)
-GUARD = re.compile(r"do \$(half|guard)\$")
 PUBLIC = re.compile(r"create (view|type) @extschema@\.(\w+) ")
 EXTENSION_ONLY = "select pg_catalog.pg_extension_config_dump("
 NEXT = "--@ next"
@@ -195,7 +194,7 @@ def plain(script: str, version: str) -> str:
         "-- the schema that the setting pgq.schema names, public by default."
     )
     statements = _bare(script)
-    place = 1 + max((n for n, text in enumerate(statements) if GUARD.match(text)), default=-1)
+    place = 1 + max((n for n, text in enumerate(statements) if upgrade.GUARD.match(text)), default=-1)
     return _staged(what, [*statements[:place], HAS_SCHEMA, *statements[place:]])
 
 
@@ -225,7 +224,7 @@ def uninstall(scripts: Iterable[str], guards: Sequence[str]) -> str:
     there = NOT_INSTALLED.format(hint="Nothing is left to do.", extension="DROP EXTENSION pgq")
     drop = UNINSTALL.format(functions=_literals(functions), relations=_literals(relations))
     # What is half removed is not refused here.
-    return _staged(what, [*(text for text in guards if not GUARD.match(text)), there, drop])
+    return _staged(what, [*(text for text in guards if not upgrade.GUARD.match(text)), there, drop])
 
 
 def tle(comment: str, first: tuple[str, str], steps: Sequence[tuple[str, str, str]]) -> str:
@@ -251,7 +250,7 @@ def tle(comment: str, first: tuple[str, str], steps: Sequence[tuple[str, str, st
 def guards(script: str) -> list[str]:
     """The statements of an install script that say what is there, and refuse what is no whole."""
     statements = _bare(script)
-    place = next(n for n, text in enumerate(statements) if GUARD.match(text))
+    place = next(n for n, text in enumerate(statements) if upgrade.GUARD.match(text))
     return statements[: place + 1]
 
 

@@ -1,32 +1,34 @@
 """Write upgrade scripts: what leads from one install script to another one.
 
-State (tables, types, sequences, indexes, triggers) is changed by hand, in sql/updates/A--B.sql.
-Functions, views and comments follow from the two install scripts: what is the same in both is not
-touched, so that the plans, locks and privileges of it stay as they are.
+Public functions and views are replaced, never dropped: their privileges stay, and what others have
+made of them. Without a delta in sql/updates/A--B.sql only functions, views and comments differ:
+those that do are replaced.
 
-A hand-written delta has two markers. "--@ functions" stands where the functions are replaced,
-after new types that they need; nobody waits for anything until there. "--@ lock name, ..." takes
-the locks that the statements below it need, all at once: see LOCK. What follows is done in
-milliseconds.
+Such a delta, which changes the state (tables, types, sequences), is written by hand. It has two
+markers. "--@ lock" takes the locks on all tables, and on the public views, at once: see LOCK.
+"--@ install but NAME" stands where the new script makes the schema pgq anew, which is empty, but
+for tables of that name: the delta has put them there.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 TOKEN = re.compile(
     r"(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<body>\$(\w*)\$.*?\$\3\$|\nbegin atomic\n.*?\nend(?=;))"
     r"|(?P<quoted>\be'(?:[^'\\]|\\.|'')*'|'[^']*'|\"[^\"]*\")|(?P<end>;)",
     re.DOTALL,
 )
-FUNCTION = re.compile(r"create (function ([\w.@]+)\s*\(.*?)\blanguage ", re.DOTALL)
+FUNCTION = re.compile(r"create function ([\w.@]+)\s*\(")
 COMMENT = re.compile(r"comment on function\s+(([\w.@]+)\(.*?\)) is\s", re.DOTALL)
 VIEW = re.compile(r"create view ([\w.@]+) ")
-ANY_COMMENT = re.compile(r"comment on ")
-LOCKS = re.compile(r"^--@ lock (.+)\n", re.MULTILINE)
-FUNCTIONS = "--@ functions\n"
+CODE = re.compile(r"create (?:function|view) |comment on ")
+GUARD = re.compile(r"do \$(half|guard)\$")
+MADE = r"create schema |create type @|revoke all on function\s+@|(?:create|alter) [^(]*pgq\.{}"
+LOCKS = "--@ lock\n"
+INSTALL = re.compile(r"^--@ install but (\w+)\n", re.MULTILINE)
 
 HEAD = """\
 -- Built by extension/build.py from two install scripts and extension/sql/updates.
@@ -78,7 +80,16 @@ begin
     perform set_config('lock_timeout', '200ms', true);
     loop
         begin
-{locks}            exit;
+            execute (
+                select format(
+                           'lock table %s in access exclusive mode',
+                           string_agg(c.oid::regclass::text, ', ' order by c.oid)
+                       )
+                  from pg_class c
+                 where c.relnamespace = 'pgq'::regnamespace and c.relkind in ('r', 'p')
+                   and not c.relispartition
+            );
+{views}            exit;
         exception
             when lock_not_available then
                 if clock_timestamp() > v_until then
@@ -106,17 +117,6 @@ select set_config('role', current_setting('pgq.updater'), true)
 """
 
 
-@dataclass(frozen=True)
-class Function:
-    """A function of an install script.
-
-    `head` is all that comes before its language, `comment` the statement that describes it.
-    """
-
-    head: str
-    comment: str
-
-
 def split(script: str) -> Iterator[str]:
     """Yield the statements of a script, each without the comments before it and its semicolon."""
     start = 0
@@ -128,69 +128,45 @@ def split(script: str) -> Iterator[str]:
             start = token.end()
 
 
-def functions(statements: list[str]) -> dict[str, Function]:
-    """The functions by their signatures, which their comments tell, in the same order."""
-    waiting: dict[str, list[str]] = {}
-    found: dict[str, Function] = {}
-    for text in statements:
-        if match := FUNCTION.match(text):
-            waiting.setdefault(match[2], []).append(match[1])
-        elif match := COMMENT.match(text):
-            signature = re.sub(r"\s+", " ", match[1]).replace("( ", "(").replace(" )", ")")
-            found[signature] = Function(waiting[match[2]].pop(0), text)
-    if left := [name for name, rest in waiting.items() if rest]:
-        raise SystemExit(f"functions without a comment: {', '.join(left)}")
-    return found
+def functions(statements: list[str]) -> list[str]:
+    """The signatures of the functions, as their comments tell them, in the same order."""
+    comments = [match for text in statements if (match := COMMENT.match(text))]
+    left = Counter(match[1] for text in statements if (match := FUNCTION.match(text)))
+    left.subtract(match[2] for match in comments)
+    if names := [name for name, number in left.items() if number]:
+        raise SystemExit(f"functions without a comment: {', '.join(names)}")
+    return [
+        re.sub(r"\s+", " ", match[1]).replace("( ", "(").replace(" )", ")") for match in comments
+    ]
 
 
-def upgrade(old_version: str, old_script: str, new_script: str, delta: str) -> str:
+def upgrade(old_version: str, old_script: str, new_script: str, delta: str | None) -> str:
     """The script that makes of an installation of the old script one of the new script."""
-    old_statements, new_statements = list(split(old_script)), list(split(new_script))
-    old, new = functions(old_statements), functions(new_statements)
-    known = set(old_statements)
-    changed = [text for text in new_statements if text not in known]
-    remade = [name for name in old if name in new and old[name].head != new[name].head]
-
-    code = [f"alter function {name} rename to {_old_name(name)}" for name in remade]
-    for text in changed:
-        if FUNCTION.match(text):
-            code.append(re.sub("^create", "create or replace", text))
-        elif COMMENT.match(text):
-            code.append(text)
-    created = [name for name in new if name in remade or name not in old]
-    code += [new[name].comment for name in remade if new[name].comment in known]
-    code += [f"revoke all on function {name} from public" for name in created]
-
-    views = [text for text in changed if VIEW.match(text)]
-    late = [re.sub("^create", "create or replace", text) for text in views]
-    late += [text for text in changed if ANY_COMMENT.match(text) and not COMMENT.match(text)]
-    late += [f"drop function {_in_place_of(name)}" for name in remade]
-    late += [f"drop function {name}" for name in old if name not in new]
-
-    existing = {match[1] for text in old_statements if (match := VIEW.match(text))}
-    names = [match[1] for text in views if (match := VIEW.match(text)) and match[1] in existing]
-    if LOCKS.search(delta):
-        delta = LOCKS.sub(lambda match: _lock(match[1], names), delta)
-    elif names:
-        delta += _lock("", names)
-    parts = [HEAD.format(old=old_version), delta.replace(FUNCTIONS, _join(code)), _join(late), TAIL]
-    return "\n".join(parts)
-
-
-def _old_name(signature: str) -> str:
-    return re.sub(r"^.*\.", "", signature.split("(", maxsplit=1)[0]) + "_old"
-
-
-def _in_place_of(signature: str) -> str:
-    return signature.replace("(", "_old(", 1)
+    old, new = list(split(old_script)), list(split(new_script))
+    there, wanted = functions(old), functions(new)
+    if delta is None:
+        before = after = ""
+        new = [text for text in new if CODE.match(text) and text not in old]
+    else:
+        before, kept, after = INSTALL.split(delta)
+        made = re.compile(MADE.format(kept))
+        place = 1 + max((n for n, text in enumerate(new) if GUARD.match(text)), default=-1)
+        new = [text for text in new[place:] if not made.match(text)]
+        there, wanted = ([f for f in names if f.startswith("@")] for names in (there, wanted))
+        views = [match[1] for text in old if (match := VIEW.match(text))]
+        before = before.replace(LOCKS, _lock(views))
+    replaced = [re.sub("^create (?=function|view)", "create or replace ", text) for text in new]
+    revoked = [f"revoke all on function {f} from public" for f in wanted if f not in there]
+    dropped = [f"drop function {f}" for f in there if f not in wanted]
+    parts = [HEAD.format(old=old_version), before, _join(replaced + revoked), after, _join(dropped)]
+    return "\n".join([*parts, TAIL])
 
 
 def _join(statements: list[str]) -> str:
     return "".join(f"{statement};\n\n" for statement in statements)
 
 
-def _lock(tables: str, views: list[str]) -> str:
-    locks = [f"lock table {tables} in access exclusive mode"] if tables else []
+def _lock(views: list[str]) -> str:
     # LOCK TABLE would lock all that the view reads; this changes nothing.
-    locks += [f"alter view {view} reset (check_option)" for view in views]
-    return LOCK.format(locks="".join(f"{' ' * 12}{lock};\n" for lock in locks))
+    locks = [f"{' ' * 12}alter view {view} reset (check_option);\n" for view in views]
+    return LOCK.format(views="".join(locks))
