@@ -127,6 +127,11 @@ class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
 
 
+# What is missing is a column, a table or a function.
+_MISSING: Final = frozenset({"42703", "42P01", "42883"})
+_IN_PGQ: Final = re.compile(r"(PL/pgSQL|SQL) function (pgq\.|(\w+\.)?pgq_)")
+_UPDATED_HINT: Final = "The extension was updated while the call was waiting: repeat it."
+
 # The server has ended the session, or takes none; so has class 08.
 _GONE: Final = frozenset({"25P03", "57P01", "57P02", "57P03", "57P05"})
 
@@ -181,6 +186,10 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     The arguments that it names by their numbers get their names in the statement.
     """
     sqlstate: str = error.sqlstate or ""
+    if sqlstate in _MISSING and _IN_PGQ.match(error.context or ""):
+        return SerializationFailure(
+            str(error.args[0]), sqlstate=sqlstate, detail=error.detail, hint=_UPDATED_HINT
+        )
     is_lost = sqlstate in _GONE or sqlstate.startswith("08")
     kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
-from pgq._errors import Error
+from pgq._errors import Error, SerializationFailure
 from pgq._log import about_worker, log, trouble
 from pgq._queue import Connection, PooledConnection, acquire
 
@@ -295,7 +295,9 @@ async def end(connection: Connection) -> None:
 def is_transient(exc: BaseException) -> bool:
     """Tell whether the same call may succeed later."""
     state = _state(exc)
-    return is_silent(exc) or state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
+    if is_silent(exc) or isinstance(exc, SerializationFailure):
+        return True
+    return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
 
 
 def _state(exc: BaseException) -> str:
