@@ -26,6 +26,7 @@ $move$;
 --@ install but archive
 
 delete from pgq.queue;
+delete from pgq.lane;
 insert into pgq.queue (
     id, name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
     dedupe_for, group_concurrency, group_on_dead, max_active, rate_limit, rate_interval, rate_burst,

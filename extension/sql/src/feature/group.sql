@@ -27,7 +27,7 @@ begin
     return array(
         select hashtextextended(
                    k collate "C",
-                   p_queue_id # coalesce(pg_sequence_last_value('pgq.group_seed'), 0)
+                   p_queue_id # pg_sequence_last_value('pgq.group_seed')
                )
           from unnest(p_group_keys) k
     );

@@ -30,5 +30,4 @@ comment on sequence pgq.xid_recent is 'The next transaction id at the last tick.
 comment on sequence pgq.xid_old is 'The xid_recent before that, at least a second ago.';
 comment on sequence pgq.xid_shifted is 'When (ms since 1970) these two were set.';
 comment on sequence pgq.home is 'What pgq._home() was when tokens were skipped last.';
-comment on sequence pgq.group_seed is
-'A secret number for pgq._group_ids. Null in installations that are older than it.';
+comment on sequence pgq.group_seed is 'A secret number for pgq._group_ids.';
