@@ -194,7 +194,7 @@ def plain(script: str, version: str) -> str:
         "-- the schema that the setting pgq.schema names, public by default."
     )
     statements = _bare(script)
-    place = 1 + max((n for n, text in enumerate(statements) if upgrade.GUARD.match(text)), default=-1)
+    place = upgrade.behind_guards(statements)
     return _staged(what, [*statements[:place], HAS_SCHEMA, *statements[place:]])
 
 

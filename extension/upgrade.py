@@ -140,18 +140,22 @@ def functions(statements: list[str]) -> list[str]:
     ]
 
 
+def behind_guards(statements: list[str]) -> int:
+    """The place behind the statements that refuse what is no whole."""
+    return 1 + max((n for n, text in enumerate(statements) if GUARD.match(text)), default=-1)
+
+
 def upgrade(old_version: str, old_script: str, new_script: str, delta: str | None) -> str:
     """The script that makes of an installation of the old script one of the new script."""
     old, new = list(split(old_script)), list(split(new_script))
     there, wanted = functions(old), functions(new)
     if delta is None:
-        before = after = ""
-        new = [text for text in new if CODE.match(text) and text not in old]
+        before, after, known = "", "", set(old)
+        new = [text for text in new if CODE.match(text) and text not in known]
     else:
         before, kept, after = INSTALL.split(delta)
         made = re.compile(MADE.format(kept))
-        place = 1 + max((n for n, text in enumerate(new) if GUARD.match(text)), default=-1)
-        new = [text for text in new[place:] if not made.match(text)]
+        new = [text for text in new[behind_guards(new) :] if not made.match(text)]
         there, wanted = ([f for f in names if f.startswith("@")] for names in (there, wanted))
         views = [match[1] for text in old if (match := VIEW.match(text))]
         before = before.replace(LOCKS, _lock(views))

@@ -111,12 +111,12 @@ _TABLES: Final = """
 select c.oid::regclass::text
   from pg_class c
  where c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
-   and c.relname !~ '^(floor_|stat|group_event_|chore$|errand$|gate$|bucket$|skipped$)' order by 1
+   and c.relname !~ '^(floor_|stat|note_|chore$|errand$|gate$|bucket$|skipped$)' order by 1
 """
 RETRY: Final = "select pgq_fail($1::bigint, $2::bigint, retry_in => '1 day')"
 _SEQUENCES: Final = """
 select jsonb_object_agg(s, pg_sequence_last_value(s))
-  from unnest('{pgq.job_id,pgq.token,pgq.queue_id_seq,pgq.lane_id,pgq.awaited}'::regclass[]) s
+  from unnest('{pgq.number,pgq.token,pgq.queue_id_seq,pgq.group_seed}'::regclass[]) s
 """
 
 
@@ -137,7 +137,7 @@ def rows(server: Server, database: str) -> Rows:
 
 
 def sequences(server: Server, database: str) -> dict[str, int]:
-    """Return the last ids and tokens, and that jobs have been waited for."""
+    """Return the last ids and tokens, and the seed of the numbers of groups."""
     values: dict[str, int] = json.loads(server.psql(_SEQUENCES, database=database))
     return values
 
@@ -302,7 +302,7 @@ async def check_life(
     assert await claim("blocking") == ["blocked"]
     await maintain(session)
     assert await claim("kept") == ["turns", "new"]
-    assert await session.fetchval("select pgq_enqueue('0')") > last["pgq.job_id"]
+    assert await session.fetchval("select pgq_enqueue('0')") > last["pgq.number"]
 
     await session.execute(f"set role {QUOTED_ROLE}")
     assert await session.fetchval("select pgq_enqueue('0', 'kept')")

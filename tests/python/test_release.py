@@ -96,7 +96,7 @@ def test_what_the_tag_points_to_is_frozen(checkout: Path) -> None:
 
 @pytest.mark.parametrize("change", ["no tag", "uncommitted", "committed", "new file", "statement"])
 def test_nothing_else_is_frozen(checkout: Path, change: str) -> None:
-    changed = checkout / "extension/sql/src/40_produce.sql"
+    changed = checkout / "extension/sql/src/job/enqueue.sql"
     if change == "new file":
         changed = changed.with_name("99_new.sql")
     if change == "statement":
