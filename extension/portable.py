@@ -124,16 +124,22 @@ begin
     for v_drop in
         select d.name
           from (
-                   select 1, 'function ' || p.oid::regprocedure
+                   select 1, 'function ' || string_agg(distinct p.oid::regprocedure::text, ', ')
                      from unnest(array[
 {functions}
                           ]) f (signature)
                     cross join pg_namespace n
+                     join pg_proc o
+                       on o.proname = split_part(f.signature, '(', 1) and o.pronamespace = n.oid
+                      and o.proowner = v_owner
+                     left join pg_depend u
+                       on u.classid = 'pg_proc'::regclass and u.refclassid = 'pg_proc'::regclass
+                      and u.refobjid = o.oid
                      join pg_proc p
-                       on p.proname = split_part(f.signature, '(', 1) and p.pronamespace = n.oid
-                      and p.proowner = v_owner
+                       on p.oid = o.oid
+                       or (p.oid = u.objid and p.pronamespace = to_regnamespace('pgq')::oid)
                     where n.oid = coalesce(v_home, n.oid)
-                      and p.oid = to_regprocedure(quote_ident(n.nspname) || '.' || f.signature)
+                      and o.oid = to_regprocedure(quote_ident(n.nspname) || '.' || f.signature)
                     union all
                    select case c.relkind when 'v' then 2 else 4 end,
                           case c.relkind when 'v' then 'view ' else 'type ' end || c.oid::regclass
@@ -146,6 +152,7 @@ begin
                     union all
                    select 3, 'schema pgq cascade' where to_regnamespace('pgq') is not null
                ) d (place, name)
+         where d.name is not null
          order by d.place
     loop
         execute 'drop ' || v_drop;
