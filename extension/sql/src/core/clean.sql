@@ -1,9 +1,10 @@
 /*
  * Cleaning, as in a log-structured store. One slot of the ring is always free. When the head is
  * full and no other slot is free, the two neighbours with the fewest jobs are cleaned: their jobs
- * move, in the order of pos, to the free slot, which stands before them in the order. So claims read
- * the jobs that moved first. The jobs keep pos, lease and receipt. A slot that is mostly garbage is
- * cleaned alone. Pairs are cleaned only when the head holds as much garbage as there is to move.
+ * move, in the order of pos, to the free slot, which stands before them in the order. So claims
+ * read the jobs that moved first. The jobs keep pos, lease and receipt. A slot that is mostly
+ * garbage is cleaned alone. Pairs are cleaned only when the head holds as much garbage as there is
+ * to move.
  *
  * A tick moves 1,000 jobs and waits for none. Jobs that somebody has locked stay; if no slot is
  * free meanwhile, one more is moved to the same one.
