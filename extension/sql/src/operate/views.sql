@@ -143,7 +143,8 @@ comment on view @extschema@.pgq_privileges is
 'do everything without.';
 
 -- PostgreSQL itself compares columns before it knows whether the caller may see a row, and EXPLAIN
--- ANALYZE counts what was found. It does not with what a volatile function has been asked for.
+-- ANALYZE counts what was found. It does not with what a volatile function has been asked for, where
+-- the query that asks it looks at the privileges as well.
 create view pgq.live_job as
 select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as priority,
        case when j.token is not null then 'active'
@@ -165,7 +166,8 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
   from pgq.queue q
   join pgq.job j on (j.lane >> 16)::integer = q.id
                 and j.lane between q.id::bigint << 16 and (q.id::bigint << 16) + 65535
- where j.is_head is null or j.due is not null;
+ where (j.is_head is null or j.due is not null)
+   and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
 comment on view pgq.live_job is
 'Live jobs as pgq_jobs shows them. The head of a group is shown where its copy is, or as '
 'scheduled.';
@@ -182,7 +184,8 @@ select a.id, a.token, a.queue, a.priority::integer as priority, a.state, a.attem
        false as cancel_requested, a.checkpoint, null::timestamptz as expires_at, a.finished_at,
        a.result, q.id as queue_id
   from pgq.archive a left join pgq.queue q on a.queue = q.name and a.id > q.first_job
- where a.expires_at > pg_catalog.clock_timestamp();
+ where a.expires_at > pg_catalog.clock_timestamp()
+   and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
 comment on view pgq.finished_job is 'Finished jobs as pgq_jobs shows them.';
 
 -- The barrier of a view that is a union stops nothing: PostgreSQL flattens it, and asks what the
@@ -194,16 +197,8 @@ select u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u
        u.finished_at, u.result
   from (
            select j.* from pgq.live_job j
-            where exists (
-                      select from pgq.observer o
-                       where o.queue_id is null or o.queue_id = j.queue_id
-                  )
             union all
            select a.* from pgq.finished_job a
-            where exists (
-                      select from pgq.observer o
-                       where o.queue_id is null or o.queue_id = a.queue_id
-                  )
        ) u;
 comment on view @extschema@.pgq_jobs is
 'The jobs, live and archived, of the queues that the caller may observe, with the columns of '
