@@ -125,7 +125,7 @@ begin
         with doomed as (
             select j.slot, j.id
               from pgq.job j
-             where pgq._queue_of(j.lane) = p_queue_id and j.token is null
+             where pgq._queue_of(j.lane) = p_queue_id
                and pgq._state_of(j, v_now) = any (p_states)
              limit p_max - v_all
                for update skip locked
@@ -182,9 +182,12 @@ begin
     -- Waits, in the lock order, so that none is passed by which an enqueue is about to replace.
     perform
        from pgq.job j
-      where pgq._queue_of(j.lane) = v_queue_id and j.token is null
+      where pgq._queue_of(j.lane) = v_queue_id and (j.token is null or force)
       order by j.slot, j.id limit max for update;
     v_count := pgq._end_live(v_queue_id, '{ready,scheduled,waiting}', max, true);
+    if force then
+        v_count := v_count + pgq._end_live(v_queue_id, '{active}', max - v_count, true);
+    end if;
     for v_id in
         select j.id from pgq.job j
          where pgq._queue_of(j.lane) = v_queue_id and j.is_head is null
