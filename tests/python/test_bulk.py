@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
-import asyncpg
 import pytest
 
 from .sessions import (
@@ -59,20 +58,8 @@ async def settle_by_hundreds(connection: Connection) -> int:
                 strict=True, raises=AssertionError, reason="core: dead jobs come back one by one"
             ),
         ),
-        pytest.param(
-            "select pgq_dequeue($1, '1 ms')",
-            "select pgq_reclaim('default', 2000)",
-            marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="core: leases are taken one by one"
-            ),
-        ),
-        pytest.param(
-            "select pgq_dequeue($1, '1 hour')",
-            "select pgq_cancel_all('default', force => true)",
-            marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="core: active jobs end one by one"
-            ),
-        ),
+        ("select pgq_dequeue($1, '1 ms')", "select pgq_reclaim('default', 2000)"),
+        ("select pgq_dequeue($1, '1 hour')", "select pgq_cancel_all('default', force => true)"),
     ],
     ids=["cancel_all", "purge", "retry_dead", "reclaim", "cancel_all_force"],
 )
@@ -92,8 +79,8 @@ async def test_a_bulk_call_costs_what_completing_its_jobs_costs(
 
 
 async def move(mover: Connection) -> None:
-    """Move the jobs of the first slot that nobody has locked to a parked one, as ticks do."""
-    await mover.execute("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())")
+    """Move the jobs of the first slot that nobody has locked to another one, as ticks do."""
+    await mover.execute("select pgq._move(0::smallint, 1::smallint, 1000)")
 
 
 async def blocked_by(observer: Connection, waiter: Connection, holder: Connection) -> None:
@@ -149,11 +136,6 @@ async def four(dsn: Dsn) -> AsyncGenerator[list[Connection]]:
         yield opened
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=asyncpg.DeadlockDetectedError,
-    reason="core: a job that is moved takes another place in the lock order",
-)
 async def test_cancelling_all_and_completing_many_do_not_deadlock(four: list[Connection]) -> None:
     a, b, *_ = four
     ids = await enqueue(a, 4)

@@ -22,7 +22,7 @@ CHANGES = {
     "alter table pgq.chore disable trigger chore_at_commit": {"trigger"},
     "alter table pgq.job_2 set (fillfactor = 90)": {"relation"},
     "alter table pgq.archive detach partition pgq.archive_7": {"relation"},
-    "alter sequence pgq.job_id increment by 2": {"sequence"},
+    "alter sequence pgq.number increment by 2": {"sequence"},
     "alter function pgq_version() cost 7": {"function"},
     "alter function pgq_get(bigint) reset search_path": {"function"},
     "create or replace view pgq_locks as select v.* from pgq._locks() v": {"relation"},

@@ -22,9 +22,11 @@ SESSIONS: dict[str, dict[str, str]] = {"a": {"pgq__slot_size": "8192"}, "b": {},
 # The database's name makes those of the roles unique on the server.
 ROLES = ("ann", "bob", "keeper")
 JOBS_OF_B = """
-    select array_agg(row(j.id, j.token, j.lease_expires_at, j.attempt, j.wait)::text order by j.id)
-      from pgq.job j
-      join pgq.lane l on l.id = j.lane join pgq.queue q on q.id = l.queue_id where q.name = 'b'
+    select array_agg(
+               row(j.id, j.pos, j.token, j.lease_expires_at, j.attempt, j.due, j.place, j.is_head)::text
+               order by j.id, j.pos
+           )
+      from pgq.job j join pgq.queue q on q.id = pgq._queue_of(j.lane) where q.name = 'b'
 """
 
 
@@ -222,10 +224,10 @@ async def sleeps(connection: Connection) -> bool:
     return seconds > 5
 
 
-@pytest.mark.parametrize("setting", ["groups", "waiters"])
+@pytest.mark.parametrize("setting", ["noted", "decided", "ticking"])
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("ending", ["commit", "set constraints all immediate; commit"])
-async def test_a_forged_note_does_nothing_to_jobs_of_another_queue(
+async def test_a_forged_note_changes_nothing_for_any_job(
     a: Connection, ann: Connection, setting: str, isolation: str, ending: str
 ) -> None:
     first = await a.fetchval("select pgq_enqueue('1', 'b')")
@@ -235,18 +237,16 @@ async def test_a_forged_note_does_nothing_to_jobs_of_another_queue(
     await a.execute("select pgq_enqueue('5', 'b', after => array[$1::bigint])", first)
     await a.execute("select pgq_dequeue(2, '1 hour', 'b')")
     before = await a.fetchval(JOBS_OF_B)
-    notes = ["-9223372036854775808,5"] if setting == "waiters" else ["-1|-1|-1|-1"]
-    for job_id, slot, lane in await a.fetch("select id, slot, lane from pgq.job"):
-        if setting == "groups":
-            notes.append(f"77|{job_id}|{slot}|{lane}")
-        else:
-            notes += [f"{sign}{job_id},{place}" for sign in ("", "-") for place in (lane, 0)]
-    for note in notes:
+    for note in ("$", "$ ", "0", "-9223372036854775808", "x", ""):
         await ann.execute(f"begin isolation level {isolation}")
+        first = await ann.fetchval("select pgq_enqueue('1', 'a', group_key => 'x')")
+        xid = await ann.fetchval("select pg_current_xact_id()::text")
+        await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", note.replace("$", xid))
         await ann.execute("select pgq_enqueue('1', 'a', group_key => 'x')")
-        await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", note)
         await ann.execute(ending)
-    await maintain(a, 2)
+        await maintain(a)
+        assert await ann.fetch("select id from pgq_dequeue(9, '1 hour', 'a')") == [(first,)]
+        await ann.execute("select pgq_cancel_all('a', force => true)")
     assert await a.fetchval(JOBS_OF_B) == before
 
 
@@ -255,13 +255,16 @@ async def test_what_a_transaction_has_noted_is_for_nobody_to_read(
 ) -> None:
     async with ann.transaction():
         job_id = await ann.fetchval("select pgq_enqueue('1', 'a', group_key => 'x')")
-        noted = await ann.fetchval("select current_setting('pgq.groups', true)")
-        for n in range(6):
+        noted = await ann.fetch(
+            "select current_setting('pgq.' || s, true) from unnest($1::text[]) s",
+            ["noted", "decided", "ticking"],
+        )
+        for table in ("hint", "note", *(f"note_{n}" for n in range(6))):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with ann.transaction():
-                    await ann.fetch(f"select from pgq.group_event_{n}")
+                    await ann.fetch(f"select from pgq.{table}")
     group_id = await a.fetchval("select group_id from pgq.job where id = $1", job_id)
-    assert str(group_id) not in (noted or "")
+    assert not [value for (value,) in noted if str(group_id) in (value or "")]
 
 
 async def test_a_job_after_a_hidden_one_does_not_wait_for_whoever_has_it_locked(
