@@ -73,14 +73,14 @@ async def settled(connection: Connection) -> None:
 
     async def done() -> bool:
         await maintain(connection)
-        return not await connection.fetchval("select count(*) from pgq.waiter_hint")
+        return not await connection.fetchval("select count(*) from pgq.hint")
 
     await until(done)
 
 
 async def assert_no_traces(connection: Connection) -> None:
     """Neither dependencies nor hints are left, nor jobs."""
-    for table in ("dependency", "waiter_hint", "job"):
+    for table in ("dependency", "hint", "job"):
         assert await connection.fetchval(f"select count(*) from pgq.{table}") == 0, table
 
 
@@ -148,8 +148,10 @@ async def test_two_commits_at_one_moment_release_the_waiter_once(
     for session, job_id in ((a, ids[0]), (b, ids[1])):
         await session.execute("begin")
         await end(session, job_id, how)
-    # Who commits has looked whether it is the last one when it writes to the parked slots.
-    await within(c.execute("begin; lock table pgq.job_5 in share mode"))
+    # Who commits looks whether it is the last one when it has locked the bucket of the waiter.
+    bucket = "select from pgq.bucket where id = pgq._bucket_of($1) for update"
+    await c.execute("begin")
+    await within(c.execute(bucket, waiter))
     async with started(a.execute("commit")) as first, started(b.execute("commit")) as second:
         await waiting(c, a, first)
         await waiting(c, b, second)

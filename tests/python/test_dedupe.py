@@ -180,8 +180,12 @@ async def test_an_old_snapshot_does_not_overlook_a_job_that_was_moved(
     await enqueue(a, 200)
     await maintain(a)
     await a.execute("select pgq_complete(id, token) from pgq_dequeue(300) where id <> $1", first)
-    await maintain(a, 2)
-    assert ("pgq.job_0", dict(before)["pgq.job_0"]) not in await files(a)
+
+    async def is_truncated() -> bool:
+        await maintain(a)
+        return ("pgq.job_0", dict(before)["pgq.job_0"]) not in await files(a)
+
+    await until(is_truncated, pause=0.1)
     # Where it was there is nothing any more, and where it is the snapshot does not show it.
     with pytest.raises(asyncpg.SerializationError):
         await put(b)
@@ -282,7 +286,10 @@ async def test_no_replaced_payload_is_lost_while_jobs_are_moved(dsn: Dsn, a: Con
     async with sessions(dsn, 3) as (b, c, d):
         with turning(dsn):
             await asyncio.gather(churn(b), replace(c, 0), replace(d, 1))
-    assert await a.fetch("select id from pgq.job where payload <> '19' and lane = 1") == []
+    assert (
+        await a.fetch("select id from pgq.job where payload <> '19' and dedupe_key is not null")
+        == []
+    )
     assert await a.fetchval("select count(*) from pgq.job where dedupe_key is not null") == 50
 
 

@@ -47,18 +47,22 @@ CLOCK = """
     $$ select to_timestamp(pg_catalog.pg_sequence_last_value('public.test_clock') / 1000.0) $$
 """
 TURN_CLOCK = "select setval('test_clock', last_value + $1) from test_clock"
-MOVE = "select pgq._evacuate($1::smallint, 4::smallint, pgq._now())"
-# As maintenance does when no slot is free: only it moves jobs, so its gate is locked.
-EVACUATE = """
+MOVE = "select pgq._move($1::smallint, 3::smallint, 1000)"
+# As maintenance does when a slot is mostly garbage: the next ticks move its jobs to a free one.
+CLEAN = """
     with ring as materialized (
-        select case when cardinality(r.live) > 1 then r.live[1] else r.parked[1] end as slot,
-               r.parked[cardinality(r.parked)] as parked
+        select r.*, (select min(s)::smallint from generate_series(0, 3) s
+                      where s <> all (r.live)
+                        and pg_relation_size(pgq._slot_table(s)) = 0) as free
           from (select r.* from pgq.ring r order by r.gen desc limit 1) r
-    ), active as materialized (
-        select count(*) from pgq.job j join ring r on r.slot = j.slot where j.token is not null
+    ), begun as (
+        insert into pgq.ring (gen, live, ready, parked, filling, cleaned, switched_at)
+        select r.gen + 1, r.free || r.live, r.free || r.ready, r.parked, r.free, r.live[1:1], now()
+          from ring r
+         where r.filling is null and cardinality(r.live) > 1 and r.free is not null
+        returning cleaned[1] as slot
     )
-    select a.count, pgq._evacuate(r.slot, r.parked, pgq._now()) from active a, ring r
-     where r.slot <> r.parked
+    select count(*) from pgq.job j join begun b on b.slot = j.slot where j.token is not null
 """
 
 
@@ -182,14 +186,14 @@ class Crowd:
             await asyncio.sleep(0.001)
 
     async def move(self, mover: Connection) -> None:
-        """Enqueue jobs, and move them to a parked slot, leases and all."""
+        """Enqueue jobs, and have them moved to another slot, leases and all."""
         enqueued = 0
         while len(self.done) < self.total:
             if enqueued < self.total:
                 enqueued += len(await enqueue(mover, self.most))
             async with mover.transaction():
                 await mover.execute("select from pgq.gate for update")
-                self.moved += await mover.fetchval(EVACUATE) or 0
+                self.moved += await mover.fetchval(CLEAN)
             await asyncio.sleep(0.005)
 
     async def watch(self) -> None:

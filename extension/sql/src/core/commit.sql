@@ -128,6 +128,10 @@ comment on function pgq._at_note() is
 create constraint trigger note_at_commit after insert on pgq.note
     deferrable initially deferred
     for each row execute function pgq._at_note();
+-- Also in sessions that replicate.
+--@ each slot
+alter table pgq.note_{slot} enable always trigger note_at_commit;
+--@ end
 
 create function pgq._written()
 returns bigint

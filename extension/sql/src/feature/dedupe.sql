@@ -224,7 +224,7 @@ begin
     elsif v_job.place is null then
         v_job := pgq._remove(v_job.slot, v_job.id);
     else
-        v_job.head_place := v_job.place;
+        v_job.head_place := 0;
         v_job.place := null;
         v_job.is_head := null;
         v_job.dedupe_queue_id := null;

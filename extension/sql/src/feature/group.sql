@@ -103,7 +103,7 @@ begin
                array_agg(j.group_id) filter (where j.head_place is not null) as groups,
                array_agg(j.head_place) filter (where j.head_place is not null) as places,
                array_agg(j.group_id) filter (where j.place is not null and j.is_head) as firsts,
-               array_agg(j.place) filter (where j.place is not null and j.is_head) as first_places,
+               array_agg(0::bigint) filter (where j.place is not null and j.is_head) as zeros,
                array_agg(j.id) filter (where j.is_awaited) as awaited,
                array_agg(j.lane) filter (where j.is_awaited) as awaited_lanes,
                array_agg(j.id) filter (where pgq._waits_for_jobs(j)) as waiters
@@ -114,7 +114,7 @@ begin
                     v_end.slot, v_end.heads, v_end.groups, v_end.places,
                     coalesce(v_end.blocks, false)
                 ) where v_end.heads is not null;
-        perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.first_places),
+        perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.zeros),
                 pgq._drop_dependencies(v_end.waiters);
         perform pgq._tell_waiters(
                     v_end.slot, v_end.awaited, v_end.awaited_lanes, p_state = 'completed'
@@ -126,7 +126,9 @@ comment on function pgq._note_ended(pgq.job[], text) is
 'Called with jobs that have just been deleted because they ended in a state: their groups go on, '
 'and who waits for them is noted.';
 
-create function pgq._copied(p_row pgq.job, p_slot smallint, p_pos bigint)
+create function pgq._copied(
+    p_row pgq.job, p_slot smallint, p_pos bigint, p_head_place bigint default 0
+)
 returns pgq.job
 language sql
 immutable
@@ -134,11 +136,11 @@ begin atomic
     select row(
         p_row.id, p_pos, p_row.enqueued_at, p_row.lane, p_slot, p_row.attempt, p_row.lost,
         p_row.max_attempts, p_row.run_at, p_row.start_by, null, null, null, null, null, null, null,
-        p_row.is_awaited, null, p_row.group_id, null, null, null, p_row.place, p_row.payload,
+        p_row.is_awaited, null, p_row.group_id, null, null, null, p_head_place, p_row.payload,
         p_row.headers, p_row.last_error, p_row.dedupe_key, null, p_row.group_key, p_row.checkpoint
     )::pgq.job;
 end;
-comment on function pgq._copied(pgq.job, smallint, bigint) is
+comment on function pgq._copied(pgq.job, smallint, bigint, bigint) is
 'The copy of a head, for the ring: the key of the job stays with its row in the line.';
 
 create function pgq._let_late_in(
@@ -195,7 +197,8 @@ begin
            ) g, pgq._let_late_in(g.ids, g.added, g.jobs) l;
     perform pgq._open(v_head);
     for v_lane in with turn as materialized (
-        select g.id, g.ended, coalesce(l.place, g.added) as added, q.group_concurrency as most
+        select g.id, coalesce(g.ended, b.place, l.place, g.added) as place,
+               q.group_concurrency as most
           from unnest(p_groups, p_ended, p_added) g (id, ended, added)
           left join unnest(v_late.groups, v_late.places) l (id, place) on l.id = g.id,
                lateral (
@@ -204,41 +207,51 @@ begin
                       and j.place >= coalesce(g.ended, l.place, g.added)
                     order by j.place, j.id limit 1
                ) f
-          join pgq.queue q on q.id = pgq._queue_of(f.lane)
+          join pgq.queue q on q.id = pgq._queue_of(f.lane),
+               lateral (
+                   select min(w.place) as place, count(*) as jobs
+                     from (
+                              select j.place from pgq.job j
+                               where j.slot in (4, 5) and j.group_id = g.id and g.ended is null
+                                 and j.place < coalesce(l.place, g.added)
+                               order by j.place desc, j.id desc limit q.group_concurrency
+                          ) w
+               ) b
+         -- Where as many stand before the jobs that were added, none of these can be a head.
+         where b.jobs < q.group_concurrency
     ), next as materialized (
-        select r.slot, r.id
+        select r.slot, r.id, t.id as group_id,
+               case when t.most = 1 then r.place else 0 end as head_place
           from turn t, lateral (
-                   -- Of a group with one head that has ended, the row behind it is the first.
                    select f.*, bool_or(f.is_blocked) over () as is_blocked_by_one
                      from (
-                              select j.slot, j.id, j.is_head, j.is_blocked from pgq.job j
-                               where j.slot in (4, 5) and j.group_id = t.id and j.place
-                                     >= case when t.most = 1 then coalesce(t.ended, 0) else 0 end
+                              select j.slot, j.id, j.place, j.is_head, j.is_blocked from pgq.job j
+                               where j.slot in (4, 5) and j.group_id = t.id and j.place >= t.place
                                order by j.place, j.id limit t.most
                           ) f
                ) r
          where r.is_head is null and r.is_blocked_by_one is null
-           -- Where as many stand before the jobs that were added, none of these can be a head.
-           and (t.ended is not null or (
-                   select count(*)
-                     from (
-                              select from pgq.job j
-                               where j.slot in (4, 5) and j.group_id = t.id and j.place < t.added
-                               order by j.place desc, j.id desc limit t.most
-                          ) b
-               ) < t.most)
+    ), free as materialized (
+        select n.* from next n, lateral (
+            select from pgq.job j
+             where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id for update skip locked
+        ) l
+    ), hinted as (
+        -- Somebody is about to cancel, replace or move it.
+        insert into pgq.hint (kind, key)
+        select 'g', n.group_id from next n where n.id not in (select f.id from free f)
     ), head as (
         update pgq.job j
            set is_head = true,
                due = case when j.run_at > v_now then pgq._due(j.run_at, v_now) end
-          from next n
+          from free n
          where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id
-        returning j as job, j.id, j.lane, j.due
+        returning j as job, j.id, j.lane, j.due, n.head_place
     ), copied as (
         insert into pgq.job
         select (c.job).*
           from (
-                   select pgq._copied(h.job, v_head, nextval('pgq.number')) as job
+                   select pgq._copied(h.job, v_head, nextval('pgq.number'), h.head_place) as job
                      from (select o.* from head o where o.due is null order by o.id) h offset 0
                ) c
     )
@@ -252,7 +265,7 @@ end
 $$;
 comment on function pgq._turn_groups(bigint[], bigint[], bigint[], integer[]) is
 'Makes the first rows of lines heads, with copies in the ring, or due; their buckets are locked. '
-'p_ended: the place of a head that has ended; p_added: from which place on p_jobs jobs were added. '
+'p_ended: before that place nobody stands; p_added: from which place on p_jobs jobs were added. '
 'Either may be null.';
 
 create function pgq._promote_head(p_row pgq.job)
@@ -285,7 +298,7 @@ begin
         returning j.*
     loop
         v_count := v_count + 1;
-        perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[v_row.place]);
+        perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[bigint '0']);
     end loop;
     return v_count > 0;
 end

@@ -58,7 +58,8 @@ begin
             perform pgq._unblock(v_job.group_id, v_job.id);
             v_job.slot := pgq._parked();
             perform pgq._open(v_job.slot);
-            v_job.place := 2 * v_job.id;
+            -- Behind those that were late to stand before it.
+            v_job.place := 2 * v_job.id + 1;
             insert into pgq.job select v_job.*;
             perform pgq._note(v_job.slot, 'g', array[v_job.group_id], array[-v_job.place]);
         end if;

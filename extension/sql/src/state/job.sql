@@ -85,7 +85,8 @@ comment on column pgq.job.place is 'Parked only: its place in the line of its gr
 comment on column pgq.job.is_head is
 'Of a row in a line: the job may run. It has a copy in the ring, or due is set.';
 comment on column pgq.job.is_blocked is 'Of a head: the job is dead, and its group is blocked.';
-comment on column pgq.job.head_place is 'Of the copy of a head: the place of its row in the line.';
+comment on column pgq.job.head_place is
+'Of the copy of a head: its place in the line if it is known to be the first one, else 0.';
 comment on column pgq.job.dedupe_queue_id is 'The queue, if the row holds the dedupe key.';
 
 --@ each slot
