@@ -42,22 +42,12 @@ declare
     v_skipped constant bigint[] := array(
         select s.key::bigint from pgq.skipped s where s.kind = 'job'
     );
-    -- Leases of a queue that is just being configured may get permits where they are.
-    v_queues constant integer[] := array(
-        select q.id from pgq.queue q
-         where exists (
-                   select from pgq.lane l join pgq.job j on j.slot = p_slot and j.lane = l.id
-                    where l.queue_id = q.id
-               )
-           for share skip locked
-    );
 begin
     return array(
         select i.id
           from (select distinct o.id from pgq.lane o) l, lateral (
                    select j.id from pgq.job j
                     where j.slot = p_slot and j.lane = l.id and j.id <> all (v_skipped)
-                      and (j.token is null or pgq._queue_of(l.id) = any (v_queues))
                       and j.pos > coalesce((
                               select f.base from pgq.floor f
                                where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
@@ -119,10 +109,22 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids constant bigint[] := pgq._lock_first(p_from, p_limit);
+    -- Leases of a queue that is just being configured may get permits where they are.
+    v_queues constant integer[] := array(
+        select q.id from pgq.queue q
+         where q.id = any (array(
+                   select distinct pgq._queue_of(j.lane) from pgq.job j
+                    where j.slot = p_from and j.id = any (v_ids) and j.token is not null
+               ))
+           for share skip locked
+    );
     v_count integer;
 begin
     with gone as (
-        delete from pgq.job j where j.slot = p_from and j.id = any (v_ids) returning j.*
+        delete from pgq.job j
+         where j.slot = p_from and j.id = any (v_ids)
+           and (j.token is null or pgq._queue_of(j.lane) = any (v_queues))
+        returning j.*
     ), moved as (
         insert into pgq.job
         select (m.job).*
