@@ -282,12 +282,12 @@ async def fill_disk(stage: Stage) -> Counts:
 
 async def refused(stage: Stage, filler: str, before: int) -> bool:
     """Write more than there is room for, and tell whether the server had to refuse it."""
-    with contextlib.suppress(*GONE):
-        session = await stage.session()
-        try:
+    # None if the load was first, and the server has given up.
+    session = await stage.session_at_once()
+    if session is not None:
+        with contextlib.suppress(*GONE):
             await session.execute(filler, timeout=10)
-        finally:
-            session.terminate()
+        session.terminate()
     return refusals(stage) > before
 
 

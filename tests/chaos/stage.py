@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, final
 
@@ -176,17 +177,17 @@ class Stage:
 
     async def session(self, dsn: Dsn | None = None) -> Connection:
         """Open a session as soon as one can be had, of the superuser beside the load by default."""
-
-        async def attempt() -> Connection | None:
-            with contextlib.suppress(*GONE):
-                return await connect(
-                    dsn or dsn_of(self.server), statement_timeout="0", lock_timeout="0"
-                )
-            return None
-
-        opened = await until(attempt, pause=0.05)
+        opened = await until(partial(self.session_at_once, dsn), pause=0.05)
         assert opened is not None
         return opened
+
+    async def session_at_once(self, dsn: Dsn | None = None) -> Connection | None:
+        """Open a session, unless none can be had."""
+        with contextlib.suppress(*GONE):
+            return await connect(
+                dsn or dsn_of(self.server), statement_timeout="0", lock_timeout="0"
+            )
+        return None
 
     async def answered(self, *names: str) -> None:
         """Return once each of these processes, all by default, has got five more answers."""
