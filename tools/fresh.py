@@ -30,8 +30,9 @@ PACKAGES = {"mmdebstrap": "mmdebstrap --version"}
 HOMES = {"ordinary": "/home/some body", "root": "/root"}
 LOGS = bootstrap.CACHE / "log" / "fresh"
 
-# Settings of this machine without which registries may be out of reach.
-SETTINGS = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/npmrc")
+# What an installer writes (the statistics of PostgreSQL 14 need localhost), and settings of this
+# machine without which registries may be out of reach.
+SETTINGS = ("/etc/hosts", "/etc/resolv.conf", "/etc/pip.conf", "/etc/npmrc")
 VARIABLES = re.compile(r"(?i)\w+_proxy|(pip|npm_config|node|ssl|curl|requests|git_ssl)_\w+")
 
 # The shell is the first process of its namespace: it waits for orphans, too.
