@@ -112,6 +112,11 @@ async def maintain(connection: Connection, times: int = 1) -> None:
         await connection.execute("select pgq_maintain()")
 
 
+async def age_ring(connection: Connection) -> None:
+    """Let two seconds have passed since a slot was left; claims look into it until then."""
+    await connection.execute("update pgq.ring set switched_at = switched_at - interval '2 s'")
+
+
 async def raise_floors(connection: Connection) -> None:
     """Raise all claim positions as far as they may go; claims do it now and then, by chance."""
     await connection.execute(

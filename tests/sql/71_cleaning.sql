@@ -3,15 +3,16 @@
  * leases and the order survive the move.
  */
 begin;
-select plan(42);
+select plan(43);
 \ir support/clock.psql
 -- What tests before this one have rolled back still takes room.
 truncate pgq.job;
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
-create function pg_temp.turn(p_ticks integer default 1) returns void language plpgsql as $$
+create function pg_temp.turn(p_ticks integer default 1, p_slot_size integer default 1)
+returns void language plpgsql as $$
 begin
-    perform set_config('pgq.slot_size', '1', true), pg_temp.tick(p_ticks),
+    perform set_config('pgq.slot_size', p_slot_size::text, true), pg_temp.tick(p_ticks),
             set_config('pgq.slot_size', '', true);
 end
 $$;
@@ -128,7 +129,9 @@ select pgq_cancel_all('default', true), pg_temp.tick(6) \g /dev/null
 select is((select cardinality(r.live) from ring r), 1, 'all is done, and one slot is enough');
 select pgq_enqueue_many(array_fill(jsonb '"many"', array[2500])) \g /dev/null
 select j.slot as home from pgq.job j limit 1 \gset
-select pg_temp.turn() \g /dev/null
+select pg_temp.turn(2, 20000) \g /dev/null
+select is((select r.cleaned from ring r), '{}', 'a slot that was just left is not judged');
+select pg_temp.turn(1, 20000) \g /dev/null
 select is((select r.cleaned from ring r), array[:home]::smallint[], 'a slot that is mostly garbage is cleaned');
 select pg_temp.tick() \g /dev/null
 select is(

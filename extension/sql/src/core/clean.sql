@@ -219,7 +219,9 @@ begin
         v_dirty := pgq._choose_dirty(
             array(
                 select l from unnest(p_ring.live) with ordinality u (l, n)
-                 where l <> all (p_ring.cleaned) and l is distinct from p_ring.filling order by n
+                 where l <> all (p_ring.cleaned) and l is distinct from p_ring.filling
+                   and (n = cardinality(p_ring.live) or pgq._has_jobs(l))
+                 order by n
             ), case when p_ring.filling is null then 2 else 1 end, p_is_full, p_limit
         );
         if p_ring.filling is not null then

@@ -23,7 +23,8 @@ begin
     if pgq._pages(v_written, false) - pgq._pages(v_written, true) >= pgq._pages(v_other, true)
         and pg_table_size(pgq._slot_table(v_written)) > p_limit
     then
-        perform pgq._move_parked(v_other, v_written, 1000);
+        perform pgq._expect(p_now + interval '100 ms')
+          where pgq._move_parked(v_other, v_written, 1000) > 0;
     end if;
     return array[v_other, v_written];
 end
@@ -103,7 +104,12 @@ begin
         v_ring.live := v_ring.live || v_free[1];
         v_is_full := false;
     end if;
-    v_ring := pgq._clean(v_ring, v_is_full, v_limit);
+    -- Not at once: the statistics do not know yet what is in a slot that has just been left.
+    if v_ring.filling is not null
+        or (v_ring.live = v_old.live and v_old.switched_at <= p_now - interval '2 seconds')
+    then
+        v_ring := pgq._clean(v_ring, v_is_full, v_limit);
+    end if;
     v_ring.ready := pgq._ready_slots(v_ring, p_now);
     if v_ring is distinct from v_old then
         if (v_ring.live, v_ring.parked) is distinct from (v_old.live, v_old.parked) then

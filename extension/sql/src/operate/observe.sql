@@ -87,6 +87,7 @@ comment on type pgq.tally is 'How many jobs of a lane are in a state.';
 create function pgq._tally_pages(p_slot smallint, p_now timestamptz, p_percent real)
 returns setof pgq.tally
 language plpgsql
+stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -102,6 +103,7 @@ comment on function pgq._tally_pages(smallint, timestamptz, real) is
 create function pgq._tally_first(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
+stable
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -136,6 +138,7 @@ comment on function pgq._tally_first(smallint, timestamptz) is
 create function pgq._tally_slot(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
+stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -161,7 +164,8 @@ begin
 end
 $$;
 comment on function pgq._tally_slot(smallint, timestamptz) is
-'The jobs of a slot: counted where it is small, or a lane has less than a thousand.';
+'The jobs of a slot: counted where it is small, or a lane has less than a thousand. In the '
+'snapshot of the statement that calls it, in which a job that is moved is in one place.';
 
 create function pgq._tally(p_now timestamptz)
 returns setof pgq.tally
