@@ -32,8 +32,8 @@ RELEASED = release.path(release.current())[:-1]
 LAST = RELEASED[-1]
 # Whether the update changes tables; if not, it waits for nobody, and nobody for it.
 LOCKS = "$lock$" in release.script(LAST, release.current()).read_text(encoding="utf-8")
-# How calls fail that have waited for such an update: they have the old text of their function, or no
-# more patience.
+# How calls fail that have waited for such an update: with the old text of their function, or
+# because they have been given up.
 OUTDATED = re.compile(
     r"ERROR:  (column|function|relation|type) .* does not exist|.* (lock timeout|user request)$"
 )
