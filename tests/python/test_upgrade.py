@@ -36,6 +36,7 @@ LOCKS = "$lock$" in release.script(LAST, release.current()).read_text(encoding="
 # because they have been given up.
 OUTDATED = re.compile(
     r"ERROR:  (column|function|relation|type) .* does not exist|.* (lock timeout|user request)$"
+    r"|ERROR:  could not open relation with OID \d+$"
 )
 UPDATE = "alter extension pgq update"
 ALL = "{enqueue,consume,observe,manage}"

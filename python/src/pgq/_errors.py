@@ -127,9 +127,10 @@ class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
 
 
-# What is missing is a column, a table or a function.
-_MISSING: Final = frozenset({"42703", "42P01", "42883"})
-_IN_PGQ: Final = re.compile(r"(PL/pgSQL|SQL) function (pgq\.|(\w+\.)?pgq_)")
+# What is missing is a column, a table, a function, or what the plan of a statement names.
+_MISSING: Final = frozenset({"42703", "42P01", "42883", "XX000"})
+_IN_PGQ: Final = re.compile(r"^(PL/pgSQL|SQL) function (pgq\.|(\w+\.)?pgq_)", re.MULTILINE)
+_WITH_OID: Final = re.compile(r"could not open relation with OID|cache lookup failed for ")
 _UPDATED_HINT: Final = "The extension was updated while the call was waiting: repeat it."
 
 # The server has ended the session, or takes none; so has class 08.
@@ -186,15 +187,16 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     The arguments that it names by their numbers get their names in the statement.
     """
     sqlstate: str = error.sqlstate or ""
-    if sqlstate in _MISSING and _IN_PGQ.match(error.context or ""):
+    message = str(error.args[0])
+    is_missing = sqlstate in _MISSING and (sqlstate != "XX000" or _WITH_OID.match(message))
+    if is_missing and _IN_PGQ.search(error.context or ""):
         return SerializationFailure(
-            str(error.args[0]), sqlstate=sqlstate, detail=error.detail, hint=_UPDATED_HINT
+            message, sqlstate=sqlstate, detail=error.detail, hint=_UPDATED_HINT
         )
     is_lost = sqlstate in _GONE or sqlstate.startswith("08")
     kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
-    message = str(error.args[0])
     # Others may be missing as well: what a condition of `watch` calls, the schema of a table.
     is_watch = "pgq_watch" in statement or "pgq_unwatch" in statement
     if kind is NotInstalled and is_watch and not (sqlstate == "42883" and "pgq_" in message):
