@@ -187,9 +187,11 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     The arguments that it names by their numbers get their names in the statement.
     """
     sqlstate: str = error.sqlstate or ""
-    message = str(error.args[0])
+    message = str(error.args[0]) if error.args else ""
+    # Others may be missing as well: what a condition of `watch` calls, the schema of a table.
+    is_watch = "pgq_watch" in statement or "pgq_unwatch" in statement
     is_missing = sqlstate in _MISSING and (sqlstate != "XX000" or _WITH_OID.match(message))
-    if is_missing and _IN_PGQ.search(error.context or ""):
+    if is_missing and not is_watch and _IN_PGQ.search(error.context or ""):
         return SerializationFailure(
             message, sqlstate=sqlstate, detail=error.detail, hint=_UPDATED_HINT
         )
@@ -197,8 +199,6 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
-    # Others may be missing as well: what a condition of `watch` calls, the schema of a table.
-    is_watch = "pgq_watch" in statement or "pgq_unwatch" in statement
     if kind is NotInstalled and is_watch and not (sqlstate == "42883" and "pgq_" in message):
         return None
     hint = _INSTALL_HINT if kind is NotInstalled else error.hint
