@@ -164,14 +164,6 @@ async def no_ticks(connection: Connection, at: datetime | None = None) -> None:
     """)
 
 
-async def without_grab(connection: Connection) -> None:
-    """Let the claims fail that do not go the short way."""
-    await connection.execute(
-        "alter function pgq._grab(text, integer, integer, text, boolean, bigint, bigint, integer,"
-        " boolean) rename to _grab_more"
-    )
-
-
 async def slot_of(connection: Connection, job_id: int) -> int | None:
     """Return the slot in which a job is."""
     slot: int | None = await connection.fetchval("select slot from pgq.job where id = $1", job_id)

@@ -114,9 +114,7 @@ async def test_of_groups_that_are_busy_in_the_other_parked_slot_all_jobs_wait(
 
 
 @pytest.mark.parametrize("arguments", [", run_at => now() + '1 hour'", ", group_key => 'g'"])
-async def test_a_claim_leaves_the_parked_slots_alone(
-    a: Connection, arguments: str
-) -> None:
+async def test_a_claim_leaves_the_parked_slots_alone(a: Connection, arguments: str) -> None:
     await put(a, arguments)
     await put(a)
     await no_ticks(a)

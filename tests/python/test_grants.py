@@ -23,7 +23,9 @@ SESSIONS: dict[str, dict[str, str]] = {"a": {"pgq__slot_size": "8192"}, "b": {},
 ROLES = ("ann", "bob", "keeper")
 JOBS_OF_B = """
     select array_agg(
-               row(j.id, j.pos, j.token, j.lease_expires_at, j.attempt, j.due, j.place, j.is_head)::text
+               row(
+                   j.id, j.pos, j.token, j.lease_expires_at, j.attempt, j.due, j.place, j.is_head
+               )::text
                order by j.id, j.pos
            )
       from pgq.job j join pgq.queue q on q.id = pgq._queue_of(j.lane) where q.name = 'b'
@@ -241,7 +243,8 @@ async def test_a_forged_note_changes_nothing_for_any_job(
         await ann.execute(f"begin isolation level {isolation}")
         first = await ann.fetchval("select pgq_enqueue('1', 'a', group_key => 'x')")
         xid = await ann.fetchval("select pg_current_xact_id()::text")
-        await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", note.replace("$", xid))
+        forged = note.replace("$", xid)
+        await ann.execute("select set_config($1, $2, true)", f"pgq.{setting}", forged)
         await ann.execute("select pgq_enqueue('1', 'a', group_key => 'x')")
         await ann.execute(ending)
         await maintain(a)
