@@ -363,17 +363,17 @@ async def test_a_job_that_meets_a_full_disk_is_tried_again_at_the_next_tick(
 async def test_a_look_for_jobs_that_fails_is_blamed_on_none_of_them(
     a: Connection, calm: Connection
 ) -> None:
-    now, table = await stop_clock(a), await make_due(a, "start")
+    now, table = await stop_clock(a), await make_due(a, "lease")
     await a.execute(f"""
         alter table pgq.{table} add constraint fit check (payload <> '"bad"') not valid;
-        alter function pgq._find_overdue rename to _find_overdue_first;
-        create function pgq._find_overdue(smallint, timestamptz) returns setof pgq.job
+        alter function pgq._free rename to _free_first;
+        create function pgq._free(smallint, bigint[], timestamptz) returns bigint[]
         language plpgsql as $$
         begin
             if exists (select from pgq.skipped) then
                 raise division_by_zero;
             end if;
-            return query select * from pgq._find_overdue_first($1, $2);
+            return pgq._free_first($1, $2, $3);
         end $$
     """)
     await stop_clock(a, now + timedelta(minutes=2))
@@ -386,12 +386,12 @@ async def test_a_job_that_cannot_be_moved_does_not_keep_the_others_where_they_ar
 ) -> None:
     await mean.execute("select pgq_enqueue(to_jsonb(n), 'mean') from generate_series(1, 30) n")
     await a.execute("alter table pgq.job add constraint fit check (payload <> '17') not valid")
-    await a.execute("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())")
+    await a.execute("select pgq._move(0::smallint, 1::smallint, 1000)")
     assert await a.fetchval("select array_agg(payload) from pgq.job where slot = 0") == ["17"]
-    assert await a.fetchval("select count(*) from pgq.job where slot = 4") == 29
+    assert await a.fetchval("select count(*) from pgq.job where slot = 1") == 29
     (skipped,) = await a.fetch("select kind, key from pgq.skipped")
     assert tuple(skipped) == ("job", "17")
-    assert await a.fetchval("select pgq._evacuate(0::smallint, 4::smallint, pgq._now())") is False
+    assert await a.fetchval("select pgq._move(0::smallint, 1::smallint, 1000)") == 0
 
 
 async def test_what_is_skipped_is_no_strangers_to_know(a: Connection, calm: Connection) -> None:

@@ -36,11 +36,9 @@ SLOT_LOCKS = """
        and c.relname ~ '^(job|floor|hold)_[0-5]'
 """
 COUNTED = """
-    select count(*) filter (where j.token is null and not pgq._is_waiting(j)
-                              and coalesce(j.run_at <= now(), true)) as ready,
-           count(*) filter (where j.token is null and j.run_at > now()
-                              and not pgq._is_waiting(j)) as scheduled,
-           count(*) filter (where pgq._is_waiting(j)) as waiting,
+    select count(*) filter (where j.token is null and j.slot < 4) as ready,
+           count(*) filter (where j.slot >= 4 and j.due is not null) as scheduled,
+           count(*) filter (where j.slot >= 4 and j.due is null and j.is_head is null) as waiting,
            count(*) filter (where j.token is not null) as active
       from pgq.job j join pgq.lane l on l.id = j.lane join pgq.queue q on q.id = l.queue_id
      where q.name = $1

@@ -441,9 +441,7 @@ async def test_what_is_left_to_the_next_tick_is_not_missed(
         await a.execute(f"begin isolation level {level}")
         assert await complete(a, receipts)
         await a.execute("commit")
-        assert await a.fetchval(
-            "select (select count(*) from pgq.group_hint) + (select count(*) from pgq.waiter_hint)"
-        )
+        assert await a.fetchval("select count(*) from pgq.hint")
     await claimed_by_a_sleeper(b)
 
 
@@ -501,7 +499,7 @@ async def test_an_enqueue_that_has_not_come_to_its_slot_notifies_who_sleeps_by_t
     a: Connection, b: Connection, c: Connection
 ) -> None:
     ear = await listen(b)
-    await c.execute("begin; lock table pgq.job_3 in access exclusive mode")
+    await c.execute("begin; select from pgq.bucket for update")
     async with started(a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")) as adding:
         await waiting(c, a, adding)
         assert await sleep(b) == timedelta(seconds=30)
@@ -665,19 +663,6 @@ async def test_a_producer_that_is_cancelled_keeps_no_lock(a: Connection, b: Conn
             await a.execute("do $$ begin loop perform pgq._wake(1); end loop; end $$")
     held = "select count(*) from pg_locks where locktype = 'advisory' and classid = 1885826917"
     assert await b.fetchval(held) == 0
-
-
-async def test_jobs_that_are_moved_wake_who_may_have_looked_elsewhere(
-    a: Connection, b: Connection
-) -> None:
-    ear = await listen(b)
-    await a.execute("select pgq_enqueue('1', run_at => now() + '20 s')")
-    await sleep(b)
-    await a.execute(
-        "insert into pgq.ring select gen + 1, live, firsts, closing, '{4,5}', parked_closing,"
-        " switched_at, ready from pgq.ring; select pgq._evacuate(4::smallint, 5::smallint, now())"
-    )
-    assert await ear.count() == 1
 
 
 async def test_who_is_woken_by_a_lease_that_expires_can_claim_the_job(

@@ -102,19 +102,18 @@ comment on function pgq._choose_dirty(smallint[], integer, boolean, bigint) is
 'The slots to clean next: one that is mostly garbage, or p_together neighbours in the ring. '
 'p_is_full: the head is full and no slot is free.';
 
-create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
+create function pgq._move_jobs(p_from smallint, p_to smallint, p_ids bigint[])
 returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_ids constant bigint[] := pgq._lock_first(p_from, p_limit);
     -- Leases of a queue that is just being configured may get permits where they are.
     v_queues constant integer[] := array(
         select q.id from pgq.queue q
          where q.id = any (array(
                    select distinct pgq._queue_of(j.lane) from pgq.job j
-                    where j.slot = p_from and j.id = any (v_ids) and j.token is not null
+                    where j.slot = p_from and j.id = any (p_ids) and j.token is not null
                ))
            for share skip locked
     );
@@ -122,7 +121,7 @@ declare
 begin
     with gone as (
         delete from pgq.job j
-         where j.slot = p_from and j.id = any (v_ids)
+         where j.slot = p_from and j.id = any (p_ids)
            and (j.token is null or pgq._queue_of(j.lane) = any (v_queues))
         returning j.*
     ), moved as (
@@ -140,6 +139,43 @@ begin
     )
     select count(*)::integer into v_count from moved;
     return v_count;
+end
+$$;
+comment on function pgq._move_jobs(smallint, smallint, bigint[]) is
+'Moves locked jobs of a slot of the ring to another one; returns their number.';
+
+create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids constant bigint[] := pgq._lock_first(p_from, p_limit);
+    v_id bigint;
+begin
+    begin
+        return pgq._move_jobs(p_from, p_to, v_ids);
+    exception
+        when internal_error or program_limit_exceeded or insufficient_resources
+            or data_exception or integrity_constraint_violation
+        then
+            null;  -- one by one, to find which one it is
+    end;
+    foreach v_id in array v_ids loop
+        begin
+            perform pgq._move_jobs(p_from, p_to, array[v_id]);
+        exception
+            when internal_error or program_limit_exceeded or insufficient_resources
+                or data_exception or integrity_constraint_violation
+            then
+                perform pgq._skip(
+                    'job', v_id::text,
+                    (select j.lane from pgq.job j where j.slot = p_from and j.id = v_id),
+                    sqlstate, sqlerrm
+                );
+        end;
+    end loop;
+    return cardinality(v_ids);
 end
 $$;
 comment on function pgq._move(smallint, smallint, integer) is

@@ -119,6 +119,17 @@ begin
         perform set_config('pgq.decided', v_xid, true), pgq._decide(v_notes);
     else
         perform pgq._hint(v_notes);
+        -- Whoever sleeps does the next tick.
+        perform pgq._wake_lane(l.lane)
+           from (
+                    select distinct j.lane
+                      from unnest(v_notes) n, unnest(n.keys) k, lateral (
+                               select o.lane from pgq.job o
+                                where o.slot in (4, 5) and o.group_id = k and o.place is not null
+                                limit 1
+                           ) j
+                     where n.kind = 'g'
+                ) l;
     end if;
     return null;
 end

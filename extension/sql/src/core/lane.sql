@@ -14,8 +14,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- For the moment of the commit: so that two sessions cannot both add the last one.
-    perform from pgq.queue q where q.id = new.queue_id for no key update;
+    -- For the moment of the commit: so that two sessions cannot both add the last one. A prepared
+    -- transaction would keep the lock.
+    perform from pgq.queue q
+      where q.id = new.queue_id and not pgq._is_preparing() for no key update;
     if (select count(distinct l.id) > 1000 from pgq.lane l where l.queue_id = new.queue_id) then
         raise exception 'queue "%" has 1000 priorities already', new.queue
             using errcode = 'program_limit_exceeded',

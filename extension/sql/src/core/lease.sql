@@ -40,24 +40,22 @@ declare
     v_ids bigint[];
     v_lane record;
 begin
-    for v_lane in with freed as (
-        update pgq.job j
-           set token = null, lease_expires_at = null, worker = null, lost = 1,
-               last_error = pgq._loss(j)
-         where j.slot = p_slot and j.id = any (array(
-                   select i.id
-                     from unnest(p_ids) e (id), lateral (
-                              select i.id
-                                from pgq.job i join pgq.queue q on q.id = pgq._queue_of(i.lane)
-                               where i.slot = p_slot and i.id = e.id and i.lease_expires_at <= p_now
-                                 and i.lost = 0 and i.cancel_requested is null
-                                 and i.attempt < coalesce(i.max_attempts, q.max_attempts)
-                                 for update of i skip locked
-                          ) i
-               ))
-        returning j.lane, j.id, j.pos
-    )
-    select f.lane, array_agg(f.id) as ids, min(f.pos) as pos from freed f group by f.lane
+    for v_lane in execute format(
+        'with freed as ('
+        ' update pgq.job_%1$s j'
+        ' set token = null, lease_expires_at = null, worker = null, lost = 1,'
+        ' last_error = pgq._loss(j)'
+        ' where j.id = any (array('
+        ' select i.id from unnest($1) e (id), lateral ('
+        ' select i.id from pgq.job_%1$s i join pgq.queue q on q.id = pgq._queue_of(i.lane)'
+        ' where i.id = e.id and i.lease_expires_at <= $2'
+        ' and i.lost = 0 and i.cancel_requested is null'
+        ' and i.attempt < coalesce(i.max_attempts, q.max_attempts)'
+        ' for update of i skip locked) i))'
+        ' returning j.lane, j.id, j.pos)'
+        ' select f.lane, array_agg(f.id) as ids, min(f.pos) as pos from freed f group by f.lane',
+        p_slot
+    ) using p_ids, p_now
     loop
         v_ids := v_ids || v_lane.ids;
         perform pgq._count_ends(v_lane.lane, 0, cardinality(v_lane.ids)),
@@ -83,13 +81,9 @@ begin
             v_job := null;
             return query select unnest(pgq._free(p_slot, p_ids, p_now));
             for v_job in
-                select i.id, i.lane
-                  from unnest(p_ids) e (id), lateral (
-                           select i.id, i.lane from pgq.job i
-                            where i.slot = p_slot and i.id = e.id and i.lease_expires_at <= p_now
-                              for update skip locked
-                       ) i
-                 where i.id::text <> all (v_skips)
+                select l.id, l.lane
+                  from unnest(p_ids) e (id), pgq._lock(p_slot, e.id, true) l
+                 where l.lease_expires_at <= p_now and l.id::text <> all (v_skips)
             loop
                 perform pgq._take_back(p_slot, v_job.id);
                 return next v_job.id;

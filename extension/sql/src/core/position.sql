@@ -115,16 +115,15 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgq.floor (slot, n, lane, floor, base, mark, mark_xid, swept)
-    select p_slot, nextval('pgq.floor_n'), p_lane, p_pos - 1, f.base, f.mark,
-           coalesce(f.mark_xid, pgq._full_xid(
-               f.xmin, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
-           )), f.swept
-      from (
-               select o.*, o.xmin from pgq.floor o
-                where o.slot = p_slot and o.lane = p_lane order by o.n desc limit 1
-           ) f
-     where f.floor >= p_pos;
+    execute format(
+        'insert into pgq.floor_%1$s (slot, n, lane, floor, base, mark, mark_xid, swept)'
+        ' select f.slot, nextval(''pgq.floor_n''), f.lane, $2 - 1, f.base, f.mark,'
+        ' coalesce(f.mark_xid, pgq._full_xid('
+        ' f.xmin, pg_snapshot_xmax(pg_current_snapshot())::text::bigint)), f.swept'
+        ' from (select o.*, o.xmin from pgq.floor_%1$s o'
+        ' where o.lane = $1 order by o.n desc limit 1) f'
+        ' where f.floor >= $2', p_slot
+    ) using p_lane, p_pos;
 end
 $$;
 comment on function pgq._lower(smallint, bigint, bigint) is

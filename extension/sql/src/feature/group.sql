@@ -186,15 +186,9 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_head constant smallint := pgq._head();
-    v_late record;
-    v_lane record;
+    v_late record; v_lane record;
 begin
-    select l.groups, l.places into v_late
-      from (
-               select array_agg(u.id) as ids, array_agg(u.added) as added, array_agg(u.jobs) as jobs
-                 from unnest(p_groups, p_added, p_jobs) u (id, added, jobs)
-                where u.added is not null
-           ) g, pgq._let_late_in(g.ids, g.added, g.jobs) l;
+    select l.groups, l.places into v_late from pgq._let_late_in(p_groups, p_added, p_jobs) l;
     perform pgq._open(v_head);
     for v_lane in with turn as materialized (
         select g.id, coalesce(g.ended, b.place, l.place, g.added) as place,
@@ -257,9 +251,8 @@ begin
     )
     select h.lane, min(h.due) as due from head h group by h.lane
     loop
-        perform pgq._wake_lane(v_lane.lane);
-        perform pgq._expect(timestamptz 'epoch' + v_lane.due * interval '1 microsecond')
-          where v_lane.due is not null;
+        perform pgq._wake_lane(v_lane.lane),
+                pgq._expect(timestamptz 'epoch' + v_lane.due * interval '1 microsecond');
     end loop;
 end
 $$;
@@ -287,8 +280,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_row pgq.job;
-    v_count integer := 0;
+    v_row pgq.job; v_count integer := 0;
 begin
     for v_row in
         delete from pgq.job j

@@ -7,20 +7,21 @@ returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_ids bigint[];
 begin
-    return array(
-        select e.id
-          from (select distinct l.id from pgq.lane l where pgq._is_mine(l.id, p_mine)) l, lateral (
-                   select j.id from pgq.job j
-                    where j.slot = p_slot and j.lane = l.id and j.lease_expires_at <= pgq._now()
-                      and j.pos > coalesce((
-                              select f.base from pgq.floor f
-                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
-                          ), 0)
-                    order by j.pos limit p_max
-               ) e
-         limit p_max
-    );
+    execute format(
+        'select array('
+        ' select e.id'
+        ' from (select distinct l.id from pgq.lane l where pgq._is_mine(l.id, $1)) l, lateral ('
+        ' select j.id from pgq.job_%1$s j'
+        ' where j.lane = l.id and j.lease_expires_at <= pgq._now()'
+        ' and j.pos > coalesce((select f.base from pgq.floor_%1$s f'
+        ' where f.lane = l.id order by f.n desc limit 1), 0)'
+        ' order by j.pos limit $2) e'
+        ' limit $2)', p_slot
+    ) into v_ids using p_mine, p_max;
+    return v_ids;
 end
 $$;
 comment on function pgq._expired(smallint, integer[], integer) is
@@ -53,6 +54,7 @@ begin
                    else pgq._mine('consume') end;
     foreach v_slot in array '{0,1,2,3}'::smallint[] loop
         exit when v_left = 0;
+        continue when pg_relation_size(pgq._slot_table(v_slot)) = 0;
         return query
         select r.* from pgq._reclaim(v_slot, pgq._expired(v_slot, v_mine, v_left), pgq._now()) r;
         get diagnostics v_count = row_count;
