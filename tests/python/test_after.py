@@ -19,6 +19,7 @@ from .sessions import (
     no_ticks,
     sessions,
     started,
+    stop_clock,
     turning,
     until,
     waiting,
@@ -481,10 +482,10 @@ async def test_many_before_one_and_one_before_many(a: Connection) -> None:
 async def test_who_waits_for_a_job_that_was_moved_meanwhile_lets_the_others_go(
     dsn: Dsn, a: Connection, b: Connection, c: Connection
 ) -> None:
-    """Jobs are locked by slot, lane and id, and this one is not where it was looked up."""
+    """Jobs are locked by slot and id, and this one is not where it was looked up."""
 
     async def release(job_id: int) -> None:
-        call = "select pgq_release(id, token) from pgq_claim($1)"
+        call = "select pgq_release(id, token, '1 hour') from pgq_claim($1)"
         assert await c.fetchval(call, job_id)
 
     async def a_waits_for_b() -> bool:
@@ -507,6 +508,8 @@ async def test_who_waits_for_a_job_that_was_moved_meanwhile_lets_the_others_go(
                 await until(a_waits_for_b)
                 await holders[1].execute("rollback")
                 waiters = [await within(other), await within(one)]
+    await stop_clock(c, await c.fetchval("select clock_timestamp() + interval '2 hours'"))
+    await maintain(c)
     assert sorted(await claimed(c)) == ids
     for job_id in ids:
         await end(c, job_id)

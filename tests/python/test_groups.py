@@ -773,6 +773,20 @@ async def test_maintenance_never_waits_for_a_group(a: Connection, b: Connection)
     assert len(await claimed(a)) == 2
 
 
+async def test_maintenance_never_waits_for_a_late_job(a: Connection, b: Connection) -> None:
+    await b.execute("begin; set constraints all immediate")
+    late = await put(b)
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("commit; begin")
+    await b.execute("select pgq_cancel($1)", late)
+    await within(maintain(a, 3), 60)
+    await b.execute("rollback")
+    await maintain(a)
+    await finish(a, first)
+    assert await claimed(a) == [late]
+
+
 async def test_immediate_constraints_keep_no_bucket_locked(a: Connection, b: Connection) -> None:
     await a.execute("begin; set constraints all immediate")
     await put(a)

@@ -1,0 +1,183 @@
+/*
+ * How groups go on: which rows of the lines become heads, with copies in the ring. Called by commits
+ * and ticks that have the buckets of the groups locked; waits for nobody. See feature/group.sql.
+ */
+
+create function pgq._copied(
+    p_row pgq.job, p_slot smallint, p_pos bigint, p_head_place bigint default 0
+)
+returns pgq.job
+language sql
+immutable
+begin atomic
+    select row(
+        p_row.id, p_pos, p_row.enqueued_at, p_row.lane, p_slot, p_row.attempt, p_row.lost,
+        p_row.max_attempts, p_row.run_at, p_row.start_by, null, null, null, null, null, null, null,
+        p_row.is_awaited, null, p_row.group_id, null, null, null, p_head_place, p_row.payload,
+        p_row.headers, p_row.last_error, p_row.dedupe_key, null, p_row.group_key, p_row.checkpoint
+    )::pgq.job;
+end;
+comment on function pgq._copied(pgq.job, smallint, bigint, bigint) is
+'The copy of a head, for the ring: the key of the job stays with its row in the line.';
+
+create function pgq._let_late_in(
+    p_groups bigint[], p_added bigint[], p_jobs integer[], out groups bigint[], out places bigint[]
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Between the first job that was added and a head behind it stand only jobs that were added.
+    select array_agg(l.id), array_agg(l.head | 1) into groups, places
+      from (
+               select g.id, (
+                          select max(w.place)
+                            from (
+                                     select j.place, j.is_head from pgq.job j
+                                      where j.slot in (4, 5) and j.group_id = g.id
+                                        and j.place >= g.added
+                                      order by j.place, j.id limit g.jobs + 1
+                                 ) w
+                           where w.is_head
+                      ) as head
+                 from unnest(p_groups, p_added, p_jobs) g (id, added, jobs)
+           ) l
+     where l.head is not null;
+    with late as materialized (
+        select j.slot, j.id, j.group_id, j.place as added, l.place
+          from unnest(p_groups, p_added) g (id, added)
+          join unnest(groups, places) l (id, place) on l.id = g.id
+          join pgq.job j on j.slot in (4, 5) and j.group_id = g.id
+                        and j.place >= g.added and j.place < l.place and j.is_head is null
+    ), free as materialized (
+        select t.* from late t, lateral (
+            select from pgq.job j
+             where j.slot in (4, 5) and j.slot = t.slot and j.id = t.id for update skip locked
+        ) l
+    ), hinted as (
+        insert into pgq.hint (kind, key, place)
+        select 'g', t.group_id, t.added from late t where t.id not in (select f.id from free f)
+    )
+    update pgq.job j set place = f.place
+      from free f where j.slot in (4, 5) and j.slot = f.slot and j.id = f.id;
+end
+$$;
+comment on function pgq._let_late_in(bigint[], bigint[], integer[]) is
+'Puts jobs that were added from a place on behind a head that stands behind them; returns the '
+'groups of which that holds, and the new place of those jobs.';
+
+create function pgq._next_heads(
+    p_groups bigint[], p_ended bigint[], p_added bigint[], p_late bigint[], p_places bigint[]
+)
+returns table (slot smallint, id bigint, group_id bigint, head_place bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    with turn as materialized (
+        select g.id, coalesce(g.ended, b.place, l.place, g.added) as place,
+               q.group_concurrency as most
+          from unnest(p_groups, p_ended, p_added) g (id, ended, added)
+          left join unnest(p_late, p_places) l (id, place) on l.id = g.id,
+               lateral (
+                   select j.lane from pgq.job j
+                    where j.slot in (4, 5) and j.group_id = g.id
+                      and j.place >= coalesce(g.ended, l.place, g.added)
+                    order by j.place, j.id limit 1
+               ) f
+          join pgq.queue q on q.id = pgq._queue_of(f.lane),
+               lateral (
+                   select min(w.place) as place, count(*) as jobs
+                     from (
+                              select j.place from pgq.job j
+                               where j.slot in (4, 5) and j.group_id = g.id and g.ended is null
+                                 and j.place < coalesce(l.place, g.added)
+                               order by j.place desc, j.id desc limit q.group_concurrency
+                          ) w
+               ) b
+         -- Where as many stand before the jobs that were added, none of these can be a head.
+         where b.jobs < q.group_concurrency
+    )
+    select r.slot, r.id, t.id as group_id,
+           case when t.most = 1 then r.place else 0 end as head_place
+      from turn t, lateral (
+               select f.*, bool_or(f.is_blocked) over () as is_blocked_by_one
+                 from (
+                          select j.slot, j.id, j.place, j.is_head, j.is_blocked from pgq.job j
+                           where j.slot in (4, 5) and j.group_id = t.id and j.place >= t.place
+                           order by j.place, j.id limit t.most
+                      ) f
+           ) r
+     where r.is_head is null and r.is_blocked_by_one is null;
+end
+$$;
+comment on function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[]) is
+'The rows of lines that are to become heads: see pgq._turn_groups. p_late, p_places: what '
+'pgq._let_late_in has returned.';
+
+create function pgq._turn_groups(
+    p_groups bigint[], p_ended bigint[], p_added bigint[], p_jobs integer[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := pgq._now();
+    v_head constant smallint := pgq._head();
+    v_late record;
+    v_lane record;
+begin
+    select l.groups, l.places into v_late from pgq._let_late_in(p_groups, p_added, p_jobs) l;
+    perform pgq._open(v_head);
+    for v_lane in with next as materialized (
+        select n.* from pgq._next_heads(p_groups, p_ended, p_added, v_late.groups, v_late.places) n
+    ), free as materialized (
+        select n.* from next n, lateral (
+            select from pgq.job j
+             where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id for update skip locked
+        ) l
+    ), hinted as (
+        -- Somebody is about to cancel, replace or move it.
+        insert into pgq.hint (kind, key)
+        select 'g', n.group_id from next n where n.id not in (select f.id from free f)
+    ), head as (
+        update pgq.job j
+           set is_head = true,
+               due = case when j.run_at > v_now then pgq._due(j.run_at, v_now) end
+          from free n
+         where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id
+        returning j as job, j.id, j.lane, j.due, n.head_place
+    ), copied as (
+        insert into pgq.job
+        select (c.job).*
+          from (
+                   select pgq._copied(h.job, v_head, nextval('pgq.number'), h.head_place) as job
+                     from (select o.* from head o where o.due is null order by o.id) h offset 0
+               ) c
+    )
+    select h.lane, min(h.due) as due from head h group by h.lane
+    loop
+        perform pgq._wake_lane(v_lane.lane),
+                pgq._expect(timestamptz 'epoch' + v_lane.due * interval '1 microsecond');
+    end loop;
+end
+$$;
+comment on function pgq._turn_groups(bigint[], bigint[], bigint[], integer[]) is
+'Makes the first rows of lines heads, with copies in the ring, or due; their buckets are locked. '
+'p_ended: before that place nobody stands; p_added: from which place on p_jobs jobs were added. '
+'Either may be null.';
+
+create function pgq._promote_head(p_row pgq.job)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgq.job j set due = null where j.slot in (4, 5) and j.id = p_row.id;
+    perform pgq._put(pgq._copied(p_row, p_row.slot, null));
+end
+$$;
+comment on function pgq._promote_head(pgq.job) is
+'Copies a head that is due, and locked, to the ring.';
