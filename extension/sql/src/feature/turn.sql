@@ -43,18 +43,25 @@ begin
                  from unnest(p_groups, p_added, p_jobs) g (id, added, jobs)
            ) l
      where l.head is not null;
+    if groups is null then
+        return;
+    end if;
     with late as materialized (
-        select j.slot, j.id, j.group_id, j.place as added, l.place
+        select j.slot, j.id, l.id as group_id, j.added, l.place
           from unnest(p_groups, p_added) g (id, added)
-          join unnest(groups, places) l (id, place) on l.id = g.id
-          join pgq.job j on j.slot in (4, 5) and j.group_id = g.id
-                        and j.place >= g.added and j.place < l.place and j.is_head is null
+          join unnest(groups, places) l (id, place) on l.id = g.id,
+               lateral (
+                   select j.slot, j.id, j.place as added from pgq.job j
+                    where j.slot in (4, 5) and j.group_id = g.id and j.place >= g.added
+                      and j.place < l.place and j.is_head is null offset 0
+               ) j
     ), free as materialized (
         select t.* from late t, lateral (
             select from pgq.job j
              where j.slot in (4, 5) and j.slot = t.slot and j.id = t.id for update skip locked
         ) l
     ), hinted as (
+        -- Somebody is about to cancel, replace or move it.
         insert into pgq.hint (kind, key, place)
         select 'g', t.group_id, t.added from late t where t.id not in (select f.id from free f)
     )
@@ -71,6 +78,7 @@ create function pgq._next_heads(
 )
 returns table (slot smallint, id bigint, group_id bigint, head_place bigint)
 language plpgsql
+rows 1  -- or a plan would read the slots
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -139,7 +147,6 @@ begin
              where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id for update skip locked
         ) l
     ), hinted as (
-        -- Somebody is about to cancel, replace or move it.
         insert into pgq.hint (kind, key)
         select 'g', n.group_id from next n where n.id not in (select f.id from free f)
     ), head as (
