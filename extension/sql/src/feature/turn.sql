@@ -1,6 +1,6 @@
 /*
- * How groups go on: which rows of the lines become heads, with copies in the ring. Called by commits
- * and ticks that have the buckets of the groups locked; waits for nobody. See feature/group.sql.
+ * How groups go on: which rows of the lines become heads, with copies in the ring. Commits and
+ * ticks call it with the buckets of the groups locked. It waits for nobody. See feature/group.sql.
  */
 
 create function pgq._copied(
