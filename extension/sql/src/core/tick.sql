@@ -26,8 +26,10 @@ begin
         return;
     end if;
     if pgq._read_committed() then
-        -- At once, so that not everybody queues one; a rollback does not take that back.
-        perform setval('pgq.next_tick', v_now + least(p_lease_ms + 1, 500));
+        -- At once, so that not everybody queues one. A rollback does not take that back: so all do
+        -- if no tick has come for long.
+        perform setval('pgq.next_tick', v_now + least(p_lease_ms + 1, 500))
+          where pg_sequence_last_value('pgq.last_tick') >= v_now - 2500;
         insert into pgq.chore default values;
     end if;
 end
