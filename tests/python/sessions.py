@@ -115,6 +115,9 @@ async def maintain(connection: Connection, times: int = 1) -> None:
 async def age_ring(connection: Connection) -> None:
     """Let two seconds have passed since a slot was left; claims look into it until then."""
     await connection.execute("update pgq.ring set switched_at = switched_at - interval '2 s'")
+    # The statistics by which slots are chosen for cleaning are known by then, too.
+    if connection.get_server_version() >= (15,):
+        await connection.execute("select pg_stat_force_next_flush()")
 
 
 async def raise_floors(connection: Connection) -> None:
