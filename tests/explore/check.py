@@ -202,8 +202,8 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
     )
     for changed in rule(view, call, answer):
         world = model.freed(known.world, changed.freed)
-        changed = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
-        after = world.with_open(who, changed)
+        counted = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
+        after = world.with_open(who, counted)
         if mine is not None:
             yield after
         elif changed.failed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from .sessions import (
@@ -13,7 +12,6 @@ from .sessions import (
     Receipt,
     age_ring,
     complete,
-    dequeue,
     enqueue,
     maintain,
     raise_floors,
