@@ -381,17 +381,23 @@ async def test_a_look_for_jobs_that_fails_is_blamed_on_none_of_them(
         await tick_in(calm, a)
 
 
+@pytest.mark.parametrize("is_parked", [False, True])
 async def test_a_job_that_cannot_be_moved_does_not_keep_the_others_where_they_are(
-    a: Connection, mean: Connection
+    a: Connection, mean: Connection, is_parked: bool
 ) -> None:
-    await mean.execute("select pgq_enqueue(to_jsonb(n), 'mean') from generate_series(1, 30) n")
+    old, new = ("4", "5") if is_parked else ("0", "1")
+    await mean.execute(
+        "select pgq_enqueue(to_jsonb(n), 'mean', run_at => $1) from generate_series(1, 30) n",
+        datetime.now(UTC) + timedelta(days=1) if is_parked else None,
+    )
     await a.execute("alter table pgq.job add constraint fit check (payload <> '17') not valid")
-    await a.execute("select pgq._move(0::smallint, 1::smallint, 1000)")
-    assert await a.fetchval("select array_agg(payload) from pgq.job where slot = 0") == ["17"]
-    assert await a.fetchval("select count(*) from pgq.job where slot = 1") == 29
+    await a.execute(f"select pgq._move({old}::smallint, {new}::smallint, 1000)")
+    left = await a.fetch(f"select id, payload from pgq.job where slot = {old}")
+    assert [job["payload"] for job in left] == ["17"]
+    assert await a.fetchval(f"select count(*) from pgq.job where slot = {new}") == 29
     (skipped,) = await a.fetch("select kind, key from pgq.skipped")
-    assert tuple(skipped) == ("job", "17")
-    assert await a.fetchval("select pgq._move(0::smallint, 1::smallint, 1000)") == 0
+    assert tuple(skipped) == ("job", str(left[0]["id"]))
+    assert await a.fetchval(f"select pgq._move({old}::smallint, {new}::smallint, 1000)") == 0
 
 
 async def test_what_is_skipped_is_no_strangers_to_know(a: Connection, calm: Connection) -> None:

@@ -46,7 +46,7 @@ select is(pg_temp.put('two', 'k'), :one::bigint, 'a job that was given back hold
 select pg_temp.take() \g /dev/null
 select pgq_fail(:one::bigint, pg_temp.token(:one::bigint), 'no', '1 hour') \g /dev/null
 select is(pg_temp.put('two', 'k'), :one::bigint, 'one that waits for its next try, too');
-select pgq._move_parked(4::smallint, 5::smallint, 1000) \g /dev/null
+select pgq._move(4::smallint, 5::smallint, 1000) \g /dev/null
 select is(pg_temp.put('two', 'k'), :one::bigint, 'also after it was moved');
 select pgq_cancel(:one::bigint) \g /dev/null
 select pg_temp.put('two', 'k') as two \gset

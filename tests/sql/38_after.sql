@@ -192,7 +192,7 @@ insert into pgq.ring (gen, live, ready, parked, switched_at)
 select r.gen + 1, '{1,0}', '{1,0}', '{4,5}', r.switched_at
   from pgq.ring r order by r.gen desc limit 1;
 select pgq._move(0::smallint, 1::smallint, 1000),
-       pgq._move_parked(4::smallint, 5::smallint, 1000) \g /dev/null
+       pgq._move(4::smallint, 5::smallint, 1000) \g /dev/null
 select is(array(select distinct j.slot::integer from pgq.job j order by 1), '{1,5}', 'all are moved');
 select pg_temp.take(9), pg_temp.end_of('a'), pg_temp.commit() \g /dev/null
 select is(pg_temp.state('later'), 'scheduled', 'who waits until a time is scheduled then');

@@ -42,7 +42,7 @@ select pg_temp.same('with its lease and checkpoint');
 select pgq_fail(:one, :token, 'no', '1 day') \g /dev/null
 select pg_temp.same('one is tried again');
 select pgq_release(d.id, d.token) from pgq_claim(:seven) d \g /dev/null
-select pgq._move(0::smallint, 1::smallint, 1000), pgq._move_parked(4::smallint, 5::smallint, 1000)
+select pgq._move(0::smallint, 1::smallint, 1000), pgq._move(4::smallint, 5::smallint, 1000)
     \g /dev/null
 select pg_temp.same('jobs that maintenance has moved');
 select pg_temp.wait('2 days') \g /dev/null

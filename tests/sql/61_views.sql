@@ -100,7 +100,7 @@ select pg_temp.same('dead, retried and released ones');
 insert into pgq.ring (gen, live, ready, parked, filling, cleaned, switched_at)
 select r.gen + 1, '{1,0}', '{1,0}', '{4,5}', 1, '{0}', r.switched_at
   from pgq.ring r order by r.gen desc limit 1;
-select pgq._move(0::smallint, 1::smallint, 1000), pgq._move_parked(4::smallint, 5::smallint, 1000)
+select pgq._move(0::smallint, 1::smallint, 1000), pgq._move(4::smallint, 5::smallint, 1000)
     \g /dev/null
 select pg_temp.same('moved ones');
 select set_config('pgq.slot_size', '8192', true), pg_temp.tick(3), pgq_enqueue('1', 'busy')

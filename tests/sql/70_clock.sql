@@ -81,7 +81,7 @@ select pgq_enqueue('1', 'replaced', dedupe_key => 'k', on_duplicate => 'replace'
 -- One that was due before, and is moved from one parked slot to the other.
 select pg_temp.add('moved', 'moved', p_delay => '1 second') as moved \gset
 update pgq.job set run_at = run_at - interval '1 year' where id = :moved;
-select pgq._move_parked(4::smallint, 5::smallint, 1000) \g /dev/null
+select pgq._move(4::smallint, 5::smallint, 1000) \g /dev/null
 select pg_temp.claim('claimed'), pgq_heartbeat(c.id, c.token, '2 hours')
   from pg_temp.claim('renewed') c \g /dev/null
 select pgq_fail(c.id, c.token, retry_in => '10 s') from pg_temp.claim('failed') c \g /dev/null

@@ -102,12 +102,44 @@ comment on function pgq._choose_dirty(smallint[], integer, boolean, bigint) is
 'The slots to clean next: one that is mostly garbage, or p_together neighbours in the ring. '
 'p_is_full: the head is full and no slot is free.';
 
+create function pgq._lock_parked(p_slot smallint, p_limit integer)
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_skipped constant bigint[] := array(
+        select s.key::bigint from pgq.skipped s where s.kind = 'job'
+    );
+    -- The buckets keep commits from looking at a line meanwhile.
+    v_ids constant bigint[] := array(
+        select i.id
+          from (select j.id, coalesce(j.group_id, case when j.due is null then j.id end) as key
+                  from pgq.job j
+                 where j.slot = p_slot and j.id <> all (v_skipped) limit p_limit) i
+          left join lateral (
+                  select k from unnest(pgq._try_buckets(array[i.key])) k where i.key is not null
+               ) b on true
+         where i.key is null or b.k is not null
+    );
+begin
+    return array(
+        select j.id from pgq.job j
+         where j.slot = p_slot and j.id = any (v_ids) for update skip locked
+    );
+end
+$$;
+comment on function pgq._lock_parked(smallint, integer) is
+'Locks jobs of a parked slot that nobody has locked, and the buckets of their groups, and returns '
+'their ids.';
+
 create function pgq._move_jobs(p_from smallint, p_to smallint, p_ids bigint[])
 returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_opened constant timestamptz := pgq._open(p_to);
     -- Leases of a queue that is just being configured may get permits where they are.
     v_queues constant integer[] := array(
         select q.id from pgq.queue q
@@ -128,7 +160,12 @@ begin
         insert into pgq.job
         select (m.job).*
           from (
-                   select pgq._relocated(g::pgq.job, p_to, g.pos, g.due) as job from gone g offset 0
+                   select pgq._relocated(
+                              g::pgq.job, p_to, g.pos,
+                              case when g.due is not null
+                                   then greatest(g.due, pgq._due(v_opened, v_opened)) end
+                          ) as job
+                     from gone g offset 0
                ) m
         returning id, token
     ), held as (
@@ -142,7 +179,7 @@ begin
 end
 $$;
 comment on function pgq._move_jobs(smallint, smallint, bigint[]) is
-'Moves locked jobs of a slot of the ring to another one; returns their number.';
+'Moves locked jobs to another slot; returns their number.';
 
 create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
 returns integer
@@ -150,7 +187,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_ids constant bigint[] := pgq._lock_first(p_from, p_limit);
+    v_ids constant bigint[] := case when p_from < 4 then pgq._lock_first(p_from, p_limit)
+                                    else pgq._lock_parked(p_from, p_limit) end;
     v_id bigint;
 begin
     begin
@@ -179,53 +217,8 @@ begin
 end
 $$;
 comment on function pgq._move(smallint, smallint, integer) is
-'Moves the first jobs of a slot of the ring to another one; returns their number.';
-
-create function pgq._move_parked(p_from smallint, p_to smallint, p_limit integer)
-returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    -- The buckets keep commits from looking at a line meanwhile.
-    v_ids constant bigint[] := array(
-        select i.id
-          from (select j.id, coalesce(j.group_id, case when j.due is null then j.id end) as key
-                  from pgq.job j where j.slot = p_from limit p_limit) i
-          left join lateral (
-                  select k from unnest(pgq._try_buckets(array[i.key])) k where i.key is not null
-               ) b on true
-         where i.key is null or b.k is not null
-    );
-    v_opened constant timestamptz := pgq._open(p_to);
-    v_count integer;
-begin
-    with gone as (
-        delete from pgq.job j
-         where j.slot = p_from and j.id = any (array(
-                   select i.id from pgq.job i
-                    where i.slot = p_from and i.id = any (v_ids) for update skip locked
-               ))
-        returning j.*
-    ), moved as (
-        insert into pgq.job
-        select (m.job).*
-          from (
-                   select pgq._relocated(
-                              g::pgq.job, p_to, null,
-                              case when g.due is not null
-                                   then greatest(g.due, pgq._due(v_opened, v_opened)) end
-                          ) as job
-                     from gone g offset 0
-               ) m
-        returning id
-    )
-    select count(*)::integer into v_count from moved;
-    return v_count;
-end
-$$;
-comment on function pgq._move_parked(smallint, smallint, integer) is
-'Moves jobs from one parked slot to the other; returns their number.';
+'Moves jobs to another slot of the ring, the first ones, or to the other parked slot. Returns '
+'their number. One that cannot be moved is skipped.';
 
 create function pgq._clean(p_ring pgq.ring, p_is_full boolean, p_limit bigint)
 returns pgq.ring

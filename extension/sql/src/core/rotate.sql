@@ -24,7 +24,7 @@ begin
         and pg_table_size(pgq._slot_table(v_written)) > p_limit
     then
         perform pgq._expect(p_now + interval '100 ms')
-          where pgq._move_parked(v_other, v_written, 1000) > 0;
+          where pgq._move(v_other, v_written, 1000) > 0;
     end if;
     return array[v_other, v_written];
 end

@@ -142,9 +142,9 @@ comment on view @extschema@.pgq_privileges is
 'for all queues, is shown to those who may observe all. The owner, and who inherits its role, may '
 'do everything without.';
 
--- PostgreSQL itself compares columns before it knows whether the caller may see a row, and EXPLAIN
--- ANALYZE counts what was found. It does not with what a volatile function has been asked for, where
--- the query that asks it looks at the privileges as well.
+-- PostgreSQL compares columns before it knows whether the caller may see a row, and EXPLAIN ANALYZE
+-- counts what was found. What a volatile function has answered is compared later: so the query that
+-- asks the function looks at the privileges as well.
 create view pgq.live_job as
 select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as priority,
        case when j.token is not null then 'active'
