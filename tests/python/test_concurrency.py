@@ -546,9 +546,9 @@ async def test_an_enqueue_draws_its_id_when_it_has_the_slots_lock(
 @pytest.mark.parametrize(
     "call",
     [
-        "pgq_enqueue('2', run_at => now() + '300 ms')",
-        "pgq_enqueue_many('{2}', run_at => now() + '300 ms')",
-        "pgq_enqueue('2', run_at => now() + '300 ms', dedupe_key => 'k')",
+        "pgq_enqueue('2', run_at => pgq._now() + '300 ms')",
+        "pgq_enqueue_many('{2}', run_at => pgq._now() + '300 ms')",
+        "pgq_enqueue('2', run_at => pgq._now() + '300 ms', dedupe_key => 'k')",
         "pgq_release(j.id, j.token, '300 ms') from pgq.job j",
         "pgq_fail(j.id, j.token, retry_in => '300 ms') from pgq.job j",
     ],
@@ -556,17 +556,17 @@ async def test_an_enqueue_draws_its_id_when_it_has_the_slots_lock(
 async def test_a_place_in_a_parked_slot_is_not_before_its_lock_was_had(
     a: Connection, b: Connection, c: Connection, call: str
 ) -> None:
+    now = await stop_clock(c)
     await enqueue(a, 1)
     await dequeue(a)
     await a.execute("begin; lock table pgq.job_4 in share mode")
     async with started(b.execute(f"select {call}")) as parked:
         await waiting(c, b, parked)
-        due = await c.fetchval("select clock_timestamp() + interval '300 ms'")
-        await until(lambda: c.fetchval("select clock_timestamp() > $1", due))
-        had = await c.fetchval("select pgq._us(clock_timestamp())")
+        await stop_clock(c, now + timedelta(seconds=1))
         await a.execute("commit")
         await within(parked)
-    assert await c.fetchval("select due from pgq.job where slot = 4") >= had
+    due = await c.fetchval("select due from pgq.job where slot = 4")
+    assert due >= await c.fetchval("select pgq._us($1)", now + timedelta(seconds=1))
 
 
 async def test_pop_does_not_bring_the_next_tick_forward(a: Connection) -> None:

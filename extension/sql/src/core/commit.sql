@@ -87,6 +87,29 @@ end
 $$;
 comment on function pgq._decide(pgq.note[]) is 'Does at the commit what the notes ask for.';
 
+create function pgq._leave_to_tick(p_notes pgq.note[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgq._hint(p_notes);
+    -- Whoever sleeps does the next tick. Whoever has added jobs has told already.
+    perform pgq._wake_lane(l.lane)
+       from (
+                select distinct j.lane
+                  from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place), lateral (
+                           select o.lane from pgq.job o
+                            where o.slot in (4, 5) and o.group_id = u.key and o.place is not null
+                            limit 1
+                       ) j
+                 where n.kind = 'g' and u.place >= 0
+            ) l;
+end
+$$;
+comment on function pgq._leave_to_tick(pgq.note[]) is
+'Turns notes into hints, and wakes sleepers.';
+
 create function pgq._at_note()
 returns trigger
 language plpgsql
@@ -103,7 +126,11 @@ declare
     v_xid constant text := pg_current_xact_id()::text;
     v_notes pgq.note[];
 begin
-    if new.kind <> 'l' then
+    if new.kind <> 'l' and not pgq._read_committed() then
+        -- A look at the notes would be a dependency between serializable transactions.
+        perform pgq._leave_to_tick(array[row(new.*)::pgq.note]);
+        return null;
+    elsif new.kind <> 'l' then
         -- Any role can set the setting: it only spares the look at the tables.
         if current_setting('pgq.noted', true) is distinct from v_xid or not exists (
             select from pgq.note n where n.xid = pg_current_xact_id() and n.kind = 'l'
@@ -118,18 +145,7 @@ begin
     if pgq._may_decide() then
         perform set_config('pgq.decided', v_xid, true), pgq._decide(v_notes);
     else
-        perform pgq._hint(v_notes);
-        -- Whoever sleeps does the next tick.
-        perform pgq._wake_lane(l.lane)
-           from (
-                    select distinct j.lane
-                      from unnest(v_notes) n, unnest(n.keys) k, lateral (
-                               select o.lane from pgq.job o
-                                where o.slot in (4, 5) and o.group_id = k and o.place is not null
-                                limit 1
-                           ) j
-                     where n.kind = 'g'
-                ) l;
+        perform pgq._leave_to_tick(v_notes);
     end if;
     return null;
 end
