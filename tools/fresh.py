@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import bootstrap
 
@@ -33,6 +33,7 @@ LOGS = bootstrap.CACHE / "log" / "fresh"
 # What an installer writes (the statistics of PostgreSQL 14 need localhost), and settings of this
 # machine without which registries may be out of reach.
 SETTINGS = ("/etc/hosts", "/etc/resolv.conf", "/etc/pip.conf", "/etc/npmrc")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 VARIABLES = re.compile(r"(?i)\w+_proxy|(pip|npm_config|node|ssl|curl|requests|git_ssl)_\w+")
 
 # The shell is the first process of its namespace: it waits for orphans, too.
@@ -56,7 +57,7 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("fresh: only root can make such systems: run it with sudo")
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS[1:]:
         signal.signal(number, _exit)
     outcomes: list[str] = []
     passed = failed = 0
@@ -135,17 +136,17 @@ def _run_as(user: str, root: Path, command: Sequence[str]) -> tuple[int, tuple[i
     directory = "/" / _clone(root, user).relative_to(root)
     options = ["--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
     inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command]
-    process = subprocess.Popen(
+    process = _start(
         ["unshare", *options, "sh", "-euc", RUN, "sh", str(root), user, *inside],
         env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         errors="replace",
     )
     passed = failed = 0
     try:
+        _let_signals_in()
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -168,10 +169,12 @@ def _keep_logs(root: Path, user: str, name: str) -> None:
 def _run(*command: str | Path) -> None:
     """Run a command; an interrupt ends all that the command has started as well."""
     try:
-        process = subprocess.Popen(command, start_new_session=True)
+        process = _start(command, start_new_session=True)
     except OSError as error:
+        _let_signals_in()
         raise bootstrap.BootstrapError(str(error)) from error
     try:
+        _let_signals_in()
         status = process.wait()
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
@@ -179,6 +182,21 @@ def _run(*command: str | Path) -> None:
         raise
     if status != 0:
         raise bootstrap.BootstrapError(f"{shlex.join(map(str, command))} has failed with {status}")
+
+
+def _start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
+    """Start a program while signals wait: they come in when the caller is ready to end it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    return subprocess.Popen(
+        command,
+        preexec_fn=_let_signals_in,  # noqa: PLW1509 - there is one thread
+        text=True,
+        **options,
+    )
+
+
+def _let_signals_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _output(*command: str) -> str:

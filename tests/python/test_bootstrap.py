@@ -108,7 +108,21 @@ def test_only_root_can_make_fresh_systems(monkeypatch: pytest.MonkeyPatch) -> No
         fresh.main()
 
 
-async def test_a_fresh_system_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) -> None:
+WHILE_IT_STARTS = """
+import os, signal, subprocess
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        if args[0][0] == "mmdebstrap" and options.get("start_new_session"):
+            os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen = Popen
+"""
+
+
+@pytest.mark.parametrize("interrupted", ["later", "while it starts"])
+async def test_a_fresh_system_that_is_interrupted_leaves_no_process_behind(
+    tmp_path: Path, interrupted: str
+) -> None:
     programs = {
         "mmdebstrap": '[ "$1" = --version ] && exit; sleep 600 & echo $!; wait',
         "apt-config": "",
@@ -119,6 +133,8 @@ async def test_a_fresh_system_that_is_interrupted_leaves_no_process_behind(tmp_p
         program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         program.chmod(0o755)
     as_root = "import os, fresh; os.geteuid = lambda: 0; fresh.main()"
+    if interrupted == "while it starts":
+        as_root = WHILE_IT_STARTS + as_root
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", as_root, "--", "true"),
         stdout=asyncio.subprocess.PIPE,
@@ -127,7 +143,10 @@ async def test_a_fresh_system_that_is_interrupted_leaves_no_process_behind(tmp_p
     )
     assert process.stdout is not None
     assert await within(process.stdout.readline()) == b"making bookworm\n"
-    pid = int(await within(process.stdout.readline()))
-    process.terminate()
+    if interrupted == "later":
+        pid = int(await within(process.stdout.readline()))
+        process.terminate()
+        await is_gone(pid)
+    # To its end: nobody has it open any more.
+    await within(process.stdout.read())
     assert await within(process.wait()) == 128 + signal.SIGTERM
-    await is_gone(pid)
