@@ -29,6 +29,7 @@ pytestmark = pytest.mark.once
 
 NAME: Final = "pgq worker"
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SESSIONS: Final = 4  # of the worker, while it runs
 
 # Says on standard output what it does; job 1 lasts until there is a line on standard input.
 WORKER: Final = """
@@ -122,18 +123,27 @@ async def begun(worker: Child, observer: Connection) -> int:
     own, outside = (await worker.line()).split()
     worker.pid = int(outside)
     assert {await worker.line(), await worker.line()} == {"begun 1", "begun 2"}
-    await has_sessions(observer, 4)
+
+    async def are_open() -> bool:
+        return await sessions(observer) == SESSIONS
+
+    await until(are_open)
     return int(own)
 
 
-async def has_sessions(observer: Connection, number: int) -> None:
-    """Wait until the worker has so many; the one that listens ends as soon as it stops."""
+async def sessions(observer: Connection) -> int:
+    """Return how many sessions the worker has."""
+    query = "select count(*) from pg_stat_activity where application_name = $1"
+    return int(await observer.fetchval(query, NAME))
 
-    async def counted() -> bool:
-        query = "select count(*) from pg_stat_activity where application_name = $1"
-        return bool(await observer.fetchval(query, NAME) == number)
 
-    await until(counted)
+async def stopping(observer: Connection) -> None:
+    """Wait until the worker stops: the session that listens ends, and one that was claiming."""
+
+    async def has_ended() -> bool:
+        return await sessions(observer) < SESSIONS
+
+    await until(has_ended)
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
@@ -159,7 +169,7 @@ async def test_sigterm_lets_handlers_finish_and_gives_the_rest_back(
         assert (await begun(worker, connection) == 1) == bool(prefix)
         assert all(handles(worker.pid, number) for number in SIGNALS)
         os.kill(worker.pid, signal.SIGTERM)
-        await has_sessions(connection, 3)
+        await stopping(connection)
         worker.send_line()
         assert (await worker.line(), await worker.line()) == ("done 1", "ended")
         assert await worker.ended() == 0
@@ -177,7 +187,7 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
     async with child(server, connection, WORKER, loop, "3600", NAME, prefix=prefix) as worker:
         await begun(worker, connection)
         os.kill(worker.pid, signal.SIGTERM)
-        await has_sessions(connection, 3)
+        await stopping(connection)
         os.kill(worker.pid, signal.SIGTERM)
         assert await worker.line() == "ended"
         assert await worker.ended() == 0
