@@ -14,7 +14,18 @@ import pytest
 import pytest_asyncio
 from pgserver import Server
 
-from .sessions import Connection, Dsn, files, maintain, sessions, started, until, waiting, within
+from .sessions import (
+    Connection,
+    Dsn,
+    age_ring,
+    files,
+    maintain,
+    sessions,
+    started,
+    until,
+    waiting,
+    within,
+)
 
 pytestmark = pytest.mark.server
 
@@ -198,6 +209,7 @@ async def test_maintenance_runs_in_the_calls_of_roles_that_own_nothing(
         )
         await ann.execute("select pgq_pop(200, 'a')")
         await a.execute("select setval('pgq.next_tick', 1)")
+        await age_ring(a)
         if await files(a) != before:
             return
     raise AssertionError("no slot was emptied")

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from pgserver import Server
 
-from .sessions import Connection, Dsn, files, sessions, stop_clock
+from .sessions import Connection, Dsn, age_ring, files, sessions, stop_clock
 
 pytestmark = pytest.mark.server
 
@@ -198,6 +198,7 @@ async def test_who_could_not_dump_the_jobs_is_not_waited_for_as_if_it_did(
     for _ in range(10):
         await calm.execute("select pgq_enqueue_many(array_fill('1'::jsonb, array[200]), 'calm')")
         await calm.execute("select pgq_pop(200, 'calm')")
+        await age_ring(a)
         await tick_in(calm, a)
     assert await files(a) != before
     assert await a.fetch("select from pgq_health where subject = 'dump'") == []
