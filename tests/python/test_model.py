@@ -473,5 +473,4 @@ async def test_random_load_while_the_ring_turns(
     with capsys.disabled():
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(model.counts.items()))
         print(f"{rotations.count} slots truncated in {seconds:g} s under: {told}", flush=True)
-    # No slot is truncated before two seconds after it was last written.
-    assert rotations.count > seconds / 4
+    assert rotations.count > seconds / 2  # it takes two ticks

@@ -12,6 +12,7 @@ from .sessions import (
     Connection,
     Dsn,
     Receipt,
+    age_ring,
     dequeue,
     enqueue,
     maintain,
@@ -129,6 +130,7 @@ async def test_an_old_snapshot_that_cannot_tell_where_a_job_is_says_so(
     async with sessions(dsn, 1, pgq__slot_size="1") as (turner,):
         await settle_all(a)
         for _ in range(4):
+            await age_ring(a)
             await maintain(turner)
     with pytest.raises(Exception, match="moved by maintenance") as caught:
         await b.fetch(GET, 123456789)

@@ -100,7 +100,7 @@ async def tour(connection: Connection, schema: str = "public") -> list[Any]:
 
 
 EXPECTED: Final[list[Any]] = [
-    *(1, 1, 2, 3, 4),
+    *(1, 1, 3, 4, 5),
     ("a\\b", 1, "1.5"),
     "scheduled",
     ("a\\b", 2, "1.5"),

@@ -1,9 +1,8 @@
 /*
- * Truncation. Claims stop looking into a slot of the ring (it leaves ring.ready) when nothing there
- * can be claimed and nobody has written to it for two seconds. A later tick locks it in ACCESS
- * EXCLUSIVE mode; no transaction that added a job can be open then. A look in a snapshot taken
- * after the lock decides: no row, then TRUNCATE. Nothing else may tell that a slot is empty: no
- * counter, flag or age.
+ * Truncation. Claims stop looking into a slot of the ring (it leaves ring.ready) when it seems to
+ * hold no job. A later tick locks it in ACCESS EXCLUSIVE mode; no transaction that added a job can
+ * be open then. A look in a snapshot taken after the lock decides: no row, then TRUNCATE. Nothing
+ * else may tell that a slot is empty: no counter, flag or age.
  *
  * While pg_dump is at work nothing is truncated.
  */

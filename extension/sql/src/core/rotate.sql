@@ -40,7 +40,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_head constant smallint := p_ring.live[cardinality(p_ring.live)];
-    v_written constant smallint[] := v_head || array(
+    v_written constant smallint[] := array(
         select r.live[cardinality(r.live)] from pgq.ring r
          where r.gen >= coalesce((
                    select max(o.gen) from pgq.ring o
@@ -51,15 +51,16 @@ begin
     return array(
         select l.slot
           from unnest(p_ring.live) with ordinality l (slot, n)
-         where l.slot = any (v_written) or l.slot = p_ring.filling
-            or l.slot = any (p_ring.cleaned) or pgq._has_ready(l.slot)
+         where l.slot = v_head or l.slot = p_ring.filling or l.slot = any (p_ring.cleaned)
+            or pgq._has_ready(l.slot)
+            or (l.slot = any (v_written) and pgq._has_jobs(l.slot))
          order by l.n
     );
 end
 $$;
 comment on function pgq._ready_slots(pgq.ring, timestamptz) is
-'The live slots into which claims look: not those in which all jobs are leased, and which nobody '
-'has written to for two seconds.';
+'The live slots into which claims look: not those without jobs, and not those in which all jobs are '
+'leased and which nobody has written to for two seconds.';
 
 create function pgq._rotate(p_now timestamptz)
 returns void
