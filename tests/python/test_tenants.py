@@ -273,7 +273,8 @@ KINDS = {
     "after another": ", after => array[pgq_enqueue('2', 'q')]",
 }
 LEFT = """
-    select (select count(*) from pgq.job j join pgq.lane l on l.id = j.lane where l.queue = 'q')
+    select (select count(distinct j.id)
+              from pgq.job j join pgq.lane l on l.id = j.lane where l.queue = 'q')
            + (select count(*) from pgq.lane where queue = 'q')
            + (select count(*) from pgq.dropped)
 """

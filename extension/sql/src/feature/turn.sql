@@ -76,7 +76,7 @@ comment on function pgq._let_late_in(bigint[], bigint[], integer[]) is
 create function pgq._next_heads(
     p_groups bigint[], p_ended bigint[], p_added bigint[], p_late bigint[], p_places bigint[]
 )
-returns table (slot smallint, id bigint, group_id bigint, head_place bigint)
+returns table (slot smallint, id bigint, lane bigint, group_id bigint, head_place bigint)
 language plpgsql
 rows 1  -- or a plan would read the slots
 set search_path = pg_catalog, pg_temp
@@ -107,12 +107,13 @@ begin
          -- Where as many stand before the jobs that were added, none of these can be a head.
          where b.jobs < q.group_concurrency
     )
-    select r.slot, r.id, t.id as group_id,
+    select r.slot, r.id, r.lane, t.id as group_id,
            case when t.most = 1 then r.place else 0 end as head_place
       from turn t, lateral (
                select f.*, bool_or(f.is_blocked) over () as is_blocked_by_one
                  from (
-                          select j.slot, j.id, j.place, j.is_head, j.is_blocked from pgq.job j
+                          select j.slot, j.id, j.lane, j.place, j.is_head, j.is_blocked
+                            from pgq.job j
                            where j.slot in (4, 5) and j.group_id = t.id and j.place >= t.place
                            order by j.place, j.id limit t.most
                       ) f
@@ -149,6 +150,7 @@ begin
     ), hinted as (
         insert into pgq.hint (kind, key)
         select 'g', n.group_id from next n where n.id not in (select f.id from free f)
+        returning key
     ), head as (
         update pgq.job j
            set is_head = true,
@@ -164,7 +166,14 @@ begin
                      from (select o.* from head o where o.due is null order by o.id) h offset 0
                ) c
     )
-    select h.lane, min(h.due) as due from head h group by h.lane
+    -- Whoever sleeps does the tick that looks at a hint.
+    select r.lane, min(r.due) as due
+      from (
+               select h.lane, h.due from head h
+                union all
+               select n.lane, null from hinted i join next n on n.group_id = i.key
+           ) r
+     group by r.lane
     loop
         perform pgq._wake_lane(v_lane.lane),
                 pgq._expect(timestamptz 'epoch' + v_lane.due * interval '1 microsecond');

@@ -237,6 +237,7 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_ids integer[];
+    v_pause interval;
 begin
     perform pgq._check_array('queues', queues),
             pgq._check_not_null('max_wait', max_wait is null),
@@ -244,10 +245,13 @@ begin
     v_ids := array(
         select distinct pgq._queue_id(q, 'consume') as id from unnest(queues) q order by id
     );
-    return least(
+    v_pause := least(
         pgq._sleep_for(v_ids, pgq._linger(v_ids, v_now), max_wait, v_now),
         case when pgq._is_deaf(v_ids) then interval '1 second' end
     );
+    -- So that the claim which follows finds what a tick makes ready.
+    perform pgq._want_tick(500) where v_pause = '0';
+    return v_pause;
 exception
     -- It does not sleep then: others need not notify it.
     when operator_intervention or object_not_in_prerequisite_state or transaction_rollback
