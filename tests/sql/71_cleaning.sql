@@ -5,8 +5,6 @@
 begin;
 select plan(43);
 \ir support/clock.psql
--- What tests before this one have rolled back still takes room.
-truncate pgq.job;
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
 create function pg_temp.turn(p_ticks integer default 1, p_slot_size integer default 1)

@@ -59,8 +59,8 @@ begin
 end
 $$;
 comment on function pgq._ready_slots(pgq.ring, timestamptz) is
-'The live slots into which claims look: not those without jobs, and not those in which all jobs are '
-'leased and which nobody has written to for two seconds.';
+'The live slots into which claims look: not those without jobs, and not those in which all jobs '
+'are leased and which nobody has written to for two seconds.';
 
 create function pgq._rotate(p_now timestamptz)
 returns void
