@@ -89,7 +89,7 @@ def test_the_examples_of_the_features_run(environment: dict[str, str]) -> None:
 
 def test_the_statements_of_the_playground_do_what_they_say(environment: dict[str, str]) -> None:
     output = run_sql(environment, "create extension pgq;", *snippets(PLAYGROUND, "sql"))
-    [_, enqueued, _, heartbeat, stale, completed, failed, *jobs] = output.splitlines()
+    [_, enqueued, _, _, heartbeat, stale, completed, failed, *jobs] = output.splitlines()
     assert enqueued == "1|2"
     assert heartbeat
     assert (stale, completed, failed) == ("f", "t", "scheduled")

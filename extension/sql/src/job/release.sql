@@ -100,7 +100,7 @@ begin
     perform pgq._check_restricted();
     foreach v_job in array array(
         select pgq._bare(l)
-          from pgq._leased() l
+          from generate_series(0, 3) s, pgq._leased(s::smallint) l
          where l.worker = pgq_release_unheld.worker and l.token <> all (tokens)
            and (pgq_release_unheld.pid is null or l.pid = pgq_release_unheld.pid)
          order by l.slot, l.id

@@ -105,7 +105,6 @@ returns setof pgq.tally
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -113,23 +112,17 @@ set enable_mergejoin = off
 set jit = off
 as $$
 begin
-    return query
-    select l.id, f.state, f.jobs, sum(f.jobs) over (partition by l.id) = 1000
-      from (select distinct o.id from pgq.lane o) l,
-           lateral (
-               select i.state, count(*) as jobs
-                 from (
-                          select pgq._state_of(j, p_now) as state
-                            from pgq.job j
-                           where j.slot = p_slot and j.lane = l.id and j.pos > coalesce((
-                                     select o.base from pgq.floor o
-                                      where o.slot = p_slot and o.lane = l.id
-                                      order by o.n desc limit 1
-                                 ), 0)
-                           order by j.pos limit 1000
-                      ) i
-                group by i.state
-           ) f;
+    -- On the slot itself: a plan over pgq.job would lock all, and wait.
+    return query execute format(
+        'select l.id, f.state, f.jobs, sum(f.jobs) over (partition by l.id) = 1000'
+        ' from (select distinct o.id from pgq.lane o) l, lateral ('
+        ' select i.state, count(*) as jobs from ('
+        ' select pgq._state_of(j, $1) as state from pgq.job_%1$s j'
+        ' where j.lane = l.id and j.pos > coalesce(('
+        ' select o.base from pgq.floor_%1$s o where o.lane = l.id order by o.n desc limit 1), 0)'
+        ' order by j.pos limit 1000) i'
+        ' group by i.state) f', p_slot
+    ) using p_now;
 end
 $$;
 comment on function pgq._tally_first(smallint, timestamptz) is
@@ -181,7 +174,10 @@ begin
         select t from unnest(v_slots) s, pgq._tally_slot(s, p_now) t where t.state <> 'copied'
          union all
         select row(l.id, 'ready', 0, true)::pgq.tally from pgq.lane l
-         where cardinality(v_slots) < 6
+         where not (
+                   select array_remove(r.live || r.parked || r.filling, null) <@ v_slots
+                     from pgq.ring r order by r.gen desc limit 1
+               )
     );
     -- As in pgq._find.
     raise exception using errcode = 'PQ000';
@@ -191,6 +187,22 @@ exception
 end
 $$;
 comment on function pgq._tally(timestamptz) is 'All live jobs by lane and state.';
+
+create function pgq._first_due(p_slot smallint)
+returns table (lane bigint, run_at timestamptz)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query execute format(
+        'select j.lane, j.run_at from pgq.job_%s j'
+        ' where j.due is not null order by j.due limit 10000', p_slot
+    );
+end
+$$;
+comment on function pgq._first_due(smallint) is
+'The jobs of a parked slot that fall due next.';
 
 create function pgq._times(p_now timestamptz)
 returns table (queue_id integer, since timestamptz, next_due timestamptz)
@@ -221,10 +233,7 @@ begin
                                union all
                               select d.lane, case when d.run_at <= p_now then d.run_at end,
                                      case when d.run_at > p_now then d.run_at end
-                                from unnest(v_slots) s, lateral (
-                                         select j.lane, j.run_at from pgq.job j
-                                          where j.slot = s and j.due > 0 order by j.due limit 10000
-                                     ) d
+                                from unnest(v_slots) s, pgq._first_due(s) d
                                where s >= 4
                           ) u
                     group by 1
@@ -243,12 +252,11 @@ comment on function pgq._times(timestamptz) is
 'Per queue: since when its oldest ready job has been ready, and when its next scheduled job is '
 'due, of the ten thousand that fall due next in each slot.';
 
-create function pgq._leased()
+create function pgq._leased(p_slot smallint)
 returns setof pgq.job
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -256,19 +264,15 @@ set enable_mergejoin = off
 set jit = off
 as $$
 begin
-    return query
-    select j.*
-      from generate_series(0, 3) s, (select distinct o.id from pgq.lane o) l,
-           lateral (
-               select i.* from pgq.job i
-                where i.slot = s and i.lane = l.id and i.pos > coalesce((
-                          select f.base from pgq.floor f
-                           where f.slot = s and f.lane = l.id order by f.n desc limit 1
-                      ), 0)
-                order by i.pos limit 10000
-           ) j
-     where j.token is not null;
+    return query execute format(
+        'select j.* from (select distinct o.id from pgq.lane o) l, lateral ('
+        ' select i.* from pgq.job_%1$s i'
+        ' where i.lane = l.id and i.pos > coalesce(('
+        ' select f.base from pgq.floor_%1$s f where f.lane = l.id order by f.n desc limit 1), 0)'
+        ' order by i.pos limit 10000) j'
+        ' where j.token is not null', p_slot
+    );
 end
 $$;
-comment on function pgq._leased() is
-'The active jobs among the first ten thousand of each lane in each slot.';
+comment on function pgq._leased(smallint) is
+'The active jobs among the first ten thousand of each lane in a slot of the ring.';

@@ -52,29 +52,19 @@ as $$
 declare
     v_near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
 begin
-    return query
-    select j.lane, j.id, j.xmax
-      from (select distinct o.id from pgq.lane o) l,
-           lateral (
-               select i.lane, i.id, i.xmax from pgq.job i
-                where i.slot = p_slot and i.lane = l.id and (
-                          p_slot >= 4 or i.pos > coalesce((
-                              select f.base from pgq.floor f
-                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
-                          ), 0)
-                      )
-                order by i.pos
-                limit 10000
-           ) j,
-           lateral (
-               -- The only one of these 32 bits that may be at work.
-               select v_near + ((j.xmax::text::bigint - v_near + 2147483648) & 4294967295)
-                      - 2147483648 as xid
-           ) x
-     where j.xmax <> '0'
-       -- Of one that is still to come, as a lock of several looks, it would be an error to ask.
-       and case when age(j.xmax) > 0 and x.xid > 2
-                then pg_xact_status(x.xid::text::xid8) = 'in progress' end;
+    -- x is the only id of these 32 bits that may be at work. To ask for one that is still to come,
+    -- as a lock of several looks, would be an error.
+    return query execute format(
+        'select j.lane, j.id, j.xmax from (select distinct o.id from pgq.lane o) l, lateral ('
+        ' select i.lane, i.id, i.xmax from pgq.job_%1$s i'
+        ' where i.lane = l.id and ($1 or i.pos > coalesce(('
+        ' select f.base from pgq.floor_%1$s f where f.lane = l.id order by f.n desc limit 1), 0))'
+        ' order by i.pos limit 10000) j, lateral ('
+        ' select $2 + ((j.xmax::text::bigint - $2 + 2147483648) & 4294967295) - 2147483648'
+        ' as xid) x'
+        ' where j.xmax <> ''0'' and case when age(j.xmax) > 0 and x.xid > 2'
+        ' then pg_xact_status(x.xid::text::xid8) = ''in progress'' end', p_slot
+    ) using p_slot >= 4, v_near;
 end
 $$;
 comment on function pgq._open_jobs(smallint) is
@@ -112,7 +102,8 @@ begin
                    having count(distinct w.vxid) = 1
                ) h on true
     )
-    select o.queue_id, 'transaction', count(*), null, min(o.id), null, null, o.pid, p.gid,
+    -- A head that has ended is deleted in the ring and in its line.
+    select o.queue_id, 'transaction', count(distinct o.id), null, min(o.id), null, null, o.pid, p.gid,
            coalesce(a.xact_start, p.prepared), null::timestamptz
       from open o
       left join pg_stat_activity a on a.pid = o.pid

@@ -65,11 +65,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
+    v_slots smallint[];
     v_jobs pgq.job[];
 begin
-    if cardinality(pgq._readable_slots()) = 6 then
-        v_jobs := array(select pgq._bare(j) from pgq._leased() j);
-    end if;
+    v_slots := pgq._readable_slots();
+    -- In one snapshot, in which a job that is moved is in one place.
+    v_jobs := array(
+        select pgq._bare(j) from unnest(v_slots) s, pgq._leased(s) j where s < 4
+    );
     -- As in pgq._find.
     raise exception using errcode = 'PQ000';
 exception
