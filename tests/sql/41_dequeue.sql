@@ -184,7 +184,7 @@ select pg_temp.add('two', 'back'), pg_temp.add('three', 'back') \g /dev/null
 create or replace function pgq._raise(p_slot smallint, p_lane bigint)
 returns void language plpgsql as $$
 begin
-    perform public.pgq_release(j.id, j.token) from pgq.job j where j.payload = '"back"';
+    perform public.pgq_release(j.id, j.token) from pgq.job j where j.payload = '"back"' and j.token is not null;
 end
 $$;
 -- The next random number is below a thirty-second.
