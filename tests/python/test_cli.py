@@ -175,7 +175,7 @@ FUNCTIONS_ONLY = {
 @pytest.mark.constant
 def test_no_hint_of_the_extension_names_a_function_that_has_a_command() -> None:
     source = "".join(
-        path.read_text() for path in sorted((ROOT / "extension/sql/src").glob("*.sql"))
+        path.read_text() for path in sorted((ROOT / "extension/sql/src").rglob("*.sql"))
     )
     hints = ["".join(re.findall(r"'((?:[^']|'')*)'", match)) for match in HINT.findall(source)]
     assert len(hints) == len(re.findall(r"\bhint = ", source))

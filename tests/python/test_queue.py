@@ -473,11 +473,17 @@ async def test_reclaim_takes_expired_leases_back(pool: asyncpg.Pool[Any]) -> Non
     await there.create()
     for queue in (here, there):
         await queue.enqueue_many([1, 2])
-        await queue.dequeue(2, timedelta(microseconds=1))
-    assert len(await here.reclaim(1)) == 1
-    assert len(await here.reclaim()) == 1
-    assert await here.reclaim() == []
-    assert len(await here.reclaim(all_queues=True)) == 2
+    async with pool.acquire() as connection:
+        # No tick takes the leases back before: none comes under REPEATABLE READ.
+        async with connection.transaction(isolation="repeatable_read"):
+            for queue in (here, there):
+                jobs = await queue.dequeue(2, timedelta(microseconds=1), connection=connection)
+                assert len(jobs) == 2
+        async with connection.transaction():
+            assert len(await here.reclaim(1, connection=connection)) == 1
+            assert len(await here.reclaim(connection=connection)) == 1
+            assert await here.reclaim(connection=connection) == []
+            assert len(await here.reclaim(all_queues=True, connection=connection)) == 2
 
 
 async def test_pop_removes_with_the_transaction(pool: asyncpg.Pool[Any], queue: pgq.Queue) -> None:
