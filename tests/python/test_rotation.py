@@ -368,6 +368,7 @@ async def test_a_large_payload_outlives_the_slot_of_its_job(
 async def test_a_slot_whose_jobs_are_locked_does_not_keep_others_from_being_emptied(
     a: Connection, b: Connection, c: Connection
 ) -> None:
+    await b.execute("set pgq.slot_size = 9000")  # no empty slot is full
     leases: list[Receipt] = []
     live: list[int] = []
     while len(live) < 3:
@@ -378,7 +379,7 @@ async def test_a_slot_whose_jobs_are_locked_does_not_keep_others_from_being_empt
         await maintain(b)
         live = (await ring(b))["live"]
     await c.execute("begin")
-    locked, other = [await c.fetchval(f"select min(id) from pgq.job_{slot}") for slot in live[:2]]
+    locked, other = [await b.fetchval(f"select min(id) from pgq.job_{slot}") for slot in live[:2]]
     await c.execute(f"select from pgq.job_{live[0]} for update")
 
     async def moved() -> bool:
@@ -616,6 +617,7 @@ async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
     assert await a.fetchval("select pgq_fail($1, $2, retry_in => '0')", *failed) == "scheduled"
     await arrives(a, {released[0], failed[0]}, 3)
     # Expired leases below a floor are found by ticks, which ordinary calls do.
+    await enqueue(a, 200)
     leased = await dequeue(a, 64, "100 ms")
     assert len(leased) == 64
     await raise_floors(a)
@@ -623,6 +625,23 @@ async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
 
 
 PARK = "select pgq_fail($1, $2, retry_in => '1 ms')"
+
+
+@pytest.mark.parametrize("back", [10.0, 0.9])
+async def test_a_clock_set_back_hides_no_job_that_is_parked_afterwards(
+    a: Connection, back: float
+) -> None:
+    await a.execute("set pgq.slot_size = '8388608'")
+    await set_clock(a, 0)
+    await enqueue(a, 10)
+    *parked, last = await dequeue(a, 10)
+    for receipt in parked:
+        await a.execute(PARK, *receipt)
+        await maintain(a)
+    await set_clock(a, -back)
+    await maintain(a)
+    assert await a.fetchval(PARK, *last) == "scheduled"
+    await arrives(a, {job_id for job_id, _ in [*parked, last]}, 30)
 
 
 async def test_a_clock_set_back_and_an_open_transaction_hide_no_job(

@@ -57,10 +57,6 @@ begin
            due = case when j.due is not null then pgq._us(greatest(o.run_at, p_now)) end
       from late o
      where j.slot = o.slot and j.id = o.id;
-    -- No tick has passed these times: its clock was set back.
-    insert into pgq.floor (slot, n, lane, floor, base, mark)
-    select s, nextval('pgq.floor_n'), 0, 0, 0, 0 from generate_series(4, 5) s
-     where pg_relation_size(pgq._slot_table(s)) > 0;
     delete from pgq.start s
      where s.ctid = any (array(
                select o.ctid

@@ -128,9 +128,12 @@ begin
                where j.slot = p_slot and j.due > f.base order by j.due limit 1
            ) live on true,
            lateral (
-               select coalesce(greatest(f.base, least(live.due - 1, f.mark)), 0) as base
+               select coalesce(case when f.mark <= pgq._us(p_now)
+                                    then greatest(f.base, least(live.due - 1, f.mark)) end, 0)
+                          as base
            ) n
-     where f.n is null or (coalesce(p_writer >= f.xid, true) and f.mark < pgq._us(p_now));
+     where f.n is null or f.mark > pgq._us(p_now)
+        or (coalesce(p_writer >= f.xid, true) and f.mark < pgq._us(p_now));
 exception
     -- The block is for its subtransaction, as in pgq._raise_0.
     when lock_not_available then
@@ -138,7 +141,8 @@ exception
 end
 $$;
 comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
-'Raises the base of a parked slot: the mark is the clock, as no job is parked to be due before it.';
+'Raises the base of a parked slot: the mark is the clock, as no job is parked to be due before it. '
+'Begins anew if the clock has been set back.';
 
 create function pgq._next_due(p_slot smallint)
 returns timestamptz

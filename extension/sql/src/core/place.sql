@@ -27,7 +27,7 @@ stable
 begin atomic
     select greatest(
         pgq._us(p_at), pgq._us(p_opened),
-        coalesce(pg_sequence_last_value('pgq.last_tick'), 0) * 1000
+        (coalesce(pg_sequence_last_value('pgq.last_tick'), 0) + 1) * 1000
     );
 end;
 comment on function pgq._due(timestamptz, timestamptz) is

@@ -68,10 +68,10 @@ begin
             perform pgq._sweep(v_slot, p_now, v_writers[v_slot + 1]);
             continue;
         end if;
+        perform pgq._set_parked_base(v_slot, p_now, v_writers[v_slot + 1]);
         if pgq._promote(v_slot, p_now, v_head) = 1000 then
             v_next := p_now + interval '20 ms';
         end if;
-        perform pgq._set_parked_base(v_slot, p_now, v_writers[v_slot + 1]);
         v_due := pgq._next_due(v_slot);
         if v_due < v_next then
             v_next := greatest(v_due, p_now + interval '20 ms');
@@ -95,12 +95,13 @@ set enable_mergejoin = off
 set jit = off
 as $$
 declare
-    v_now constant timestamptz := pgq._now();
+    v_now timestamptz;
 begin
     perform from pgq.gate g for update skip locked;
     if not found then
         return;
     end if;
+    v_now := pgq._now();  -- now: no tick is to run behind a later one
     -- What it notes itself becomes hints: it must not wait for a bucket.
     perform set_config('pgq.decided', pg_current_xact_id()::text, true);
     delete from pgq.chore c
