@@ -218,9 +218,6 @@ async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(
         assert entries < 25 * jobs, entries / jobs
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="core: the view reads all jobs of the queue"
-)
 @pytest.mark.parametrize("condition", ["", " and state = 'dead'", " and state = 'ready'"])
 async def test_the_newest_jobs_of_a_queue_are_seen_at_once(a: Connection, condition: str) -> None:
     newest = f"select * from pgq_jobs where queue = 'default'{condition} order by id desc limit 10"
