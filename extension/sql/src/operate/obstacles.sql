@@ -103,8 +103,8 @@ begin
                ) h on true
     )
     -- A head that has ended is deleted in the ring and in its line.
-    select o.queue_id, 'transaction', count(distinct o.id), null, min(o.id), null, null, o.pid, p.gid,
-           coalesce(a.xact_start, p.prepared), null::timestamptz
+    select o.queue_id, 'transaction', count(distinct o.id), null, min(o.id), null, null, o.pid,
+           p.gid, coalesce(a.xact_start, p.prepared), null::timestamptz
       from open o
       left join pg_stat_activity a on a.pid = o.pid
       left join pg_prepared_xacts p on o.pid is null and p.transaction in (
