@@ -80,6 +80,15 @@ begin
                  where n.kind = 'g'
                  group by u.key
             ) g
+       left join lateral (
+               select j.lane, j.is_head from pgq.job j
+                where j.slot in (4, 5) and j.group_id = g.id and j.place < g.added
+                order by j.place desc, j.id desc limit 1
+            ) b on g.ended is null
+      -- Behind a job that is no head, or is the only one that may be, nobody becomes one.
+      where b.lane is null
+         or (b.is_head and (select q.group_concurrency from pgq.queue q
+                             where q.id = pgq._queue_of(b.lane)) > 1)
      having count(*) > 0;
     perform pgq._turn_waiters(array_agg(k))
        from unnest(p_notes) n, unnest(n.keys) k where n.kind = 'w' having count(*) > 0;

@@ -5,21 +5,6 @@
  * during the first two.
  */
 
-create function pgq._looks(p_tokens bigint[])
-returns smallint[]
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        select distinct pgq._slot_of(t) from unnest(p_tokens) t where pgq._slot_of(t) < 4 order by 1
-    ) || '{0,1,2,3,0,1,2,3}'::smallint[];
-end
-$$;
-comment on function pgq._looks(bigint[]) is
-'The slots in which to look for receipts, in this order.';
-
 create function pgq._settle(p_id bigint, p_token bigint, out job pgq.job)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -33,7 +18,7 @@ begin
     if not pgq._is_owner() then
         v_mine := pgq._mine('consume');
     end if;
-    foreach v_slot in array pgq._looks(array[p_token]) loop
+    foreach v_slot in array array[p_token & 3, 0, 1, 2, 3, 0, 1, 2, 3]::smallint[] loop
         case v_slot
         --@ each ring
         when {slot} then
@@ -50,6 +35,52 @@ $$;
 comment on function pgq._settle(bigint, bigint) is
 'Deletes and returns the job of a receipt. Null if it is stale, or of a queue that the caller may '
 'not consume from. Waits while another session settles the same receipt.';
+
+create function pgq._finish(p_job pgq.job, p_result jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row pgq.archive;
+    v_queue record;
+begin
+    if pgq._is_kept(p_job.token) then
+        -- As it is when the job is locked, which may have taken a while.
+        select q.name, q.sample, greatest(q.keep_completed, q.dedupe_for) as most,
+               case when p_job.dedupe_key is null then q.keep_completed
+                    else greatest(q.keep_completed, q.dedupe_for) end as keep
+          into v_queue from pgq.queue q where q.id = pgq._queue_of(p_job.lane);
+        if v_queue.keep > '0' then
+            v_row := pgq._archived(
+                p_job, v_queue.name, 'completed', pgq._now(), v_queue.keep, p_result
+            );
+            insert into pgq.archive values (v_row.*);
+        end if;
+        perform pgq._count_ends(p_job.lane, v_queue.sample, 0)
+          where v_queue.most > '0' and random() * v_queue.sample < 1;
+    end if;
+    perform pgq._note_ended(array[p_job], 'completed')
+      where p_job.group_id is not null or p_job.is_awaited;
+end
+$$;
+comment on function pgq._finish(pgq.job, jsonb) is
+'Called with a job that has just been deleted because it has completed.';
+
+create function pgq._looks(p_tokens bigint[])
+returns smallint[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select distinct pgq._slot_of(t) from unnest(p_tokens) t where pgq._slot_of(t) < 4 order by 1
+    ) || '{0,1,2,3,0,1,2,3}'::smallint[];
+end
+$$;
+comment on function pgq._looks(bigint[]) is
+'The slots in which to look for receipts, in this order.';
 
 --@ each ring
 create function pgq._complete_{slot}(

@@ -135,13 +135,23 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_head constant smallint := pgq._head();
-    v_late record;
-    v_lane record;
+    v_late record; v_next record; v_lane record;
 begin
-    select l.groups, l.places into v_late from pgq._let_late_in(p_groups, p_added, p_jobs) l;
+    select l.groups, l.places into v_late
+      from pgq._let_late_in(p_groups, p_added, p_jobs) l
+     where num_nonnulls(variadic p_added) > 0;
+    select array_agg(n.slot) as slots, array_agg(n.id) as ids, array_agg(n.lane) as lanes,
+           array_agg(n.group_id) as groups, array_agg(n.head_place) as places
+      into v_next
+      from pgq._next_heads(p_groups, p_ended, p_added, v_late.groups, v_late.places) n;
+    if v_next.ids is null then
+        return;
+    end if;
     perform pgq._open(v_head);
     for v_lane in with next as materialized (
-        select n.* from pgq._next_heads(p_groups, p_ended, p_added, v_late.groups, v_late.places) n
+        select n.*
+          from unnest(v_next.slots, v_next.ids, v_next.lanes, v_next.groups, v_next.places)
+               n (slot, id, lane, group_id, head_place)
     ), free as materialized (
         select n.* from next n, lateral (
             select from pgq.job j

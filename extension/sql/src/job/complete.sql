@@ -23,6 +23,7 @@ set jit = off
 as $$
 declare
     v_mine integer[];
+    v_job pgq.job;
 begin
     if id is null or token is null then
         perform pgq._check_not_null('id', id is null), pgq._check_not_null('token', token is null);
@@ -46,10 +47,9 @@ begin
     --@ end
     else
     end case;
-    perform pgq._complete(
-        array[id], array[token], case when result is not null then array[result] end, v_mine, 0
-    );
-    return found;
+    v_job := pgq._settle(id, token);
+    perform pgq._finish(v_job, result) where v_job.id is not null;
+    return v_job.id is not null;
 end
 $$;
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
