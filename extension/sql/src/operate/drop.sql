@@ -18,11 +18,8 @@ declare
 begin
     v_found := exists (
         select from pgq.lane l, lateral (
-            select from pgq.job j
-             where j.slot in (0, 1, 2, 3) and j.lane = l.id limit 1
+            select from pgq.job j where j.lane = l.id limit 1
         ) j where l.queue_id = p_queue_id
-    ) or exists (
-        select from pgq.job j where j.slot in (4, 5) and pgq._queue_of(j.lane) = p_queue_id
     );
     -- As in pgq._find.
     raise exception using errcode = 'PQ000';

@@ -118,15 +118,18 @@ begin
         ' from (select distinct o.id from pgq.lane o) l, lateral ('
         ' select i.state, count(*) as jobs from ('
         ' select pgq._state_of(j, $1) as state from pgq.job_%1$s j'
-        ' where j.lane = l.id and j.pos > coalesce(('
-        ' select o.base from pgq.floor_%1$s o where o.lane = l.id order by o.n desc limit 1), 0)'
-        ' order by j.pos limit 1000) i'
-        ' group by i.state) f', p_slot
+        ' where j.lane = l.id%s limit 1000) i'
+        ' group by i.state) f', p_slot,
+        case when p_slot >= 4 then ' order by j.id'
+             else format(
+                      ' and j.pos > coalesce((select o.base from pgq.floor_%s o'
+                      ' where o.lane = l.id order by o.n desc limit 1), 0) order by j.pos', p_slot
+                  ) end
     ) using p_now;
 end
 $$;
 comment on function pgq._tally_first(smallint, timestamptz) is
-'The first thousand jobs of each lane in a slot of the ring. estimated: there may be more.';
+'The first thousand jobs of each lane in a slot. estimated: there may be more.';
 
 create function pgq._tally_slot(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
@@ -139,9 +142,6 @@ declare
 begin
     if v_pages <= 512 then
         return query select t.* from pgq._tally_pages(p_slot, p_now, 100) t;
-    elsif p_slot >= 4 then
-        return query
-        select t.* from pgq._tally_pages(p_slot, p_now, (100.0 * 256 / v_pages)::real) t;
     else
         return query
         with first as materialized (

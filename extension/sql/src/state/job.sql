@@ -107,6 +107,7 @@ create unique index job_{slot}_dedupe_idx on pgq.job_{slot} (dedupe_queue_id, de
 create index job_{slot}_lane_pos_idx on pgq.job_{slot} (lane, pos);
 --@ end
 --@ each parked
+create index job_{slot}_lane_id_idx on pgq.job_{slot} (lane, id);
 create index job_{slot}_due_idx on pgq.job_{slot} (due) where due is not null;
 create index job_{slot}_place_idx on pgq.job_{slot} (group_id, place, id) where place is not null;
 --@ end
