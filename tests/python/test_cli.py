@@ -729,13 +729,16 @@ def test_a_bulk_retry_goes_in_steps_and_round_what_it_may_not(
 
 def test_live_jobs_are_cancelled_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -> None:
     fill(sql)
-    sql("select pgq_enqueue('{}', headers => '{\"task\": \"send\"}') from generate_series(1, 3)")
-    sql("select pgq_claim(5, '1 hour')")
+    added = sql(
+        "select pgq_enqueue('{}', headers => '{\"task\": \"send\"}') from generate_series(1, 3)"
+    )
+    first, *others = map(int, added.split())
+    sql(f"select pgq_claim({first}, '1 hour')")
     args = ("cancel", "--task", "send")
     assert pgq.ok(*args).splitlines()[-1] == "3 jobs: add --yes to cancel them."
-    assert pgq.json(*args, "--state", "ready") == {"matching": [6, 7]}
-    assert pgq.json(*args, "--yes") == {"cancelled": [6, 7], "asked": [5], "refused": []}
-    assert pgq.json(*args, "--force", "--yes")["cancelled"] == [5]
+    assert pgq.json(*args, "--state", "ready") == {"matching": others}
+    assert pgq.json(*args, "--yes") == {"cancelled": others, "asked": [first], "refused": []}
+    assert pgq.json(*args, "--force", "--yes")["cancelled"] == [first]
 
 
 def test_the_newest_jobs_of_a_long_queue_cost_no_scan(pgq: Cli, sql: Sql) -> None:

@@ -81,7 +81,7 @@ async def test_a_claim_costs_as_much_beside_slots_full_of_leases(dsn: Dsn, a: Co
     await enqueue(a, 1000)
     few = await typical_claim(a)
     await a.execute("truncate pgq.job")
-    while len((await ring(a))["live"]) < 4:
+    while len((await ring(a))["live"]) < 3:  # one slot is always free
         await enqueue(a, 2000)
         await dequeue(a, 2000, "1 day")
         await maintain(a)
@@ -118,9 +118,10 @@ async def test_the_life_of_a_job_writes_little_wal(a: Connection) -> None:
             [row["id"] for row in rows],
             [row["token"] for row in rows],
         )
-    # With commit records (one, and two for ten) and without full-page images: 620.
+    # With commit records (one, and two for ten) and without full-page images: 650. The index on id
+    # takes 64 of them: see docs/decisions.
     assert await a.fetchval("select count(*) from pgq.job") == 0
-    assert total / jobs < 560, total / jobs
+    assert total / jobs < 600, total / jobs
 
 
 async def test_a_tick_locks_no_queue(a: Connection) -> None:

@@ -212,7 +212,7 @@ def test_a_sample_of_mutants_is_killed(made: list[Mutant]) -> None:
     equivalent = read_equivalent(EQUIVALENT)
     possible = [mutant for mutant in made if mutant.name not in equivalent]
     sample = choose(possible, re.compile(r"(search-path: |: revoke$)"), 4, seed)
-    sample += choose(possible, re.compile(r"_renew: token: "), 2, seed)
+    sample += choose(possible, re.compile(r"_(renew_N|heartbeat): token: "), 2, seed)
     names = ("10_functions.sql", "11_catalog.sql", "42_heartbeat.sql")
     files = [File(name=str(SQL / name), seconds=1.0, functions=()) for name in names]
     with PgTap(read_script()) as bench:

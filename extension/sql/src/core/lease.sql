@@ -37,10 +37,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_ids bigint[];
-    v_lane record;
+    v_ids bigint[]; v_lane bigint; v_freed bigint[]; v_pos bigint;
 begin
-    for v_lane in execute format(
+    for v_lane, v_freed, v_pos in execute format(
         'with freed as ('
         ' update pgq.job_%1$s j'
         ' set token = null, lease_expires_at = null, worker = null, lost = 1,'
@@ -53,13 +52,13 @@ begin
         ' and i.attempt < coalesce(i.max_attempts, q.max_attempts)'
         ' for update of i skip locked) i))'
         ' returning j.lane, j.id, j.pos)'
-        ' select f.lane, array_agg(f.id) as ids, min(f.pos) as pos from freed f group by f.lane',
+        ' select f.lane, array_agg(f.id), min(f.pos) from freed f group by f.lane',
         p_slot
     ) using p_ids, p_now
     loop
-        v_ids := v_ids || v_lane.ids;
-        perform pgq._count_ends(v_lane.lane, 0, cardinality(v_lane.ids)),
-                pgq._lower(p_slot, v_lane.lane, v_lane.pos), pgq._wake_lane(v_lane.lane);
+        v_ids := v_ids || v_freed;
+        perform pgq._count_ends(v_lane, 0, cardinality(v_freed)),
+                pgq._lower(p_slot, v_lane, v_pos), pgq._wake_lane(v_lane);
     end loop;
     return v_ids;
 end

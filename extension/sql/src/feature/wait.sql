@@ -38,6 +38,40 @@ comment on function @extschema@.pgq_wake() is
 'Ends what pgq_wait began: others need not notify this session any more. Call it before '
 'pgq_dequeue after each sleep; the end of the session does the same.';
 
+create function pgq._next_tick(p_now timestamptz)
+returns timestamptz
+language sql
+volatile
+begin atomic
+    select least(
+        timestamptz 'epoch' + interval '1 millisecond'
+            * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
+        p_now + interval '500 ms'
+    );
+end;
+comment on function pgq._next_tick(timestamptz) is
+'When a claim has to come for what is left to the next tick.';
+
+create function pgq._tick_has_work()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pgq._read_committed()  -- else its claims do no maintenance
+        and (exists (select from pgq.hint h where h.kind <> 'l')
+             or exists (
+                    select
+                      from (select r.live || r.parked as used from pgq.ring r
+                             order by r.gen desc limit 1) r,
+                           generate_series(0, 5) s
+                     where s <> all (r.used) and pg_relation_size(pgq._slot_table(s)) > 0
+                ));
+end
+$$;
+comment on function pgq._tick_has_work() is
+'Whether something is left to the next tick that nothing else tells of.';
+
 create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
 returns timestamptz
 language plpgsql
@@ -56,9 +90,9 @@ begin
         exit when v_next <= p_now;
         -- From the base on: leases that will expire, and what has been committed late.
         if not p_lingers then
-            select min(coalesce(j.lease_expires_at, j.enqueued_at)) into v_at
+            select min(coalesce(j.lease_expires_at, pgq._next_tick(p_now))) into v_at
               from generate_series(0, 3) s, lateral (
-                       select i.lease_expires_at, i.enqueued_at from pgq.job i
+                       select i.lease_expires_at from pgq.job i
                         where i.slot = s and i.lane = v_lane and i.pos > coalesce((
                                   select f.base from pgq.floor f
                                    where f.slot = s and f.lane = v_lane order by f.n desc limit 1
@@ -83,9 +117,9 @@ exception
 end
 $$;
 comment on function pgq._next_event(integer, timestamptz, boolean) is
-'When there may be something to claim in a queue: long ago if there is now, when the next job or '
-'schedule falls due or the next of a thousand leases expires, or null. p_lingers: what is leased, '
-'or was committed late, is not looked at.';
+'When there may be something to claim in a queue: long ago if there is now; else when the next job '
+'or schedule falls due, the next of a thousand leases expires, or a tick finds what was committed '
+'late; or null. p_lingers: what is leased, or was committed late, is not looked at.';
 
 create function pgq._next_due_of(p_queue_id integer)
 returns timestamptz
@@ -117,32 +151,6 @@ end
 $$;
 comment on function pgq._next_due_of(integer) is
 'When the next scheduled job of a queue is due, or a time before that.';
-
-create function pgq._next_tick(p_now timestamptz)
-returns timestamptz
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return case when pgq._read_committed()  -- else its claims do no maintenance
-                     and (exists (select from pgq.hint h where h.kind <> 'l')
-                          or exists (
-                                 select
-                                   from (select r.live || r.parked as used from pgq.ring r
-                                          order by r.gen desc limit 1) r,
-                                        generate_series(0, 5) s
-                                  where s <> all (r.used)
-                                    and pg_relation_size(pgq._slot_table(s)) > 0
-                             ))
-                then least(
-                         timestamptz 'epoch' + interval '1 millisecond'
-                             * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
-                         p_now + interval '500 ms'
-                     ) end;
-end
-$$;
-comment on function pgq._next_tick(timestamptz) is
-'When a claim has to come for what is left to the next tick, or null: nothing is.';
 
 create function pgq._pause_ms(p_ready text, p_is_soon boolean, p_lingers boolean)
 returns double precision
@@ -200,7 +208,7 @@ begin
         select pgq._next_event(u.i, p_now, u.ms is not null)
           from unnest(p_queue_ids, p_idle_ms) u (i, ms)
          where u.ms is distinct from 0
-    ) || case when v_is_asleep then pgq._next_tick(p_now) end;
+    ) || case when v_is_asleep and pgq._tick_has_work() then pgq._next_tick(p_now) end;
     v_ready := (select coalesce(string_agg(e::text, ','), '') from unnest(v_events) e
                  where e <= p_now);
     v_is_soon := v_is_soon or v_ready <> '';

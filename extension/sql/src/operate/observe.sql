@@ -195,10 +195,14 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return query execute format(
-        'select j.lane, j.run_at from pgq.job_%s j'
-        ' where j.due is not null order by j.due limit 10000', p_slot
-    );
+    case p_slot
+    --@ each parked
+    when {slot} then
+        return query
+        select j.lane, j.run_at from pgq.job_{slot} j
+         where j.due is not null order by j.due limit 10000;
+    --@ end
+    end case;
 end
 $$;
 comment on function pgq._first_due(smallint) is

@@ -43,8 +43,15 @@ $$;
 comment on function pgq._exhausted(timestamptz) is
 'The queues whose rate limit lets nothing start now, and until when.';
 
+create type pgq.open_job as (
+    lane bigint,
+    id bigint,
+    xid xid
+);
+comment on type pgq.open_job is 'For pgq._open_jobs.';
+
 create function pgq._open_jobs(p_slot smallint)
-returns table (lane bigint, id bigint, xid xid)
+returns setof pgq.open_job
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp

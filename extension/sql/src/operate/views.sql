@@ -168,7 +168,9 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
        q.id as queue_id
   from pgq.queue q
   join pgq.job j on (j.lane >> 16)::integer = q.id
-                and j.lane between q.id::bigint << 16 and (q.id::bigint << 16) + 65535
+                -- As rows: the planner holds a range of ids for rarer, and looks for that first.
+                and (j.lane, j.id) >= (q.id::bigint << 16, 0)
+                and (j.lane, j.id) < ((q.id + 1)::bigint << 16, 0)
  where (j.is_head is null or j.due is not null)
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
 comment on view pgq.live_job is

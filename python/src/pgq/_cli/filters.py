@@ -170,12 +170,10 @@ class Search:
             yield page
 
     async def _top_id(self) -> int:
-        """Return the largest id of a job of the queue; 0 if there is none."""
+        """Return the largest id of a job; 0 if there is none."""
 
         async def is_below_a_job(job_id: int) -> bool:
-            [answer] = await self.client.fetch_by_index(
-                sql.HAS_JOB_ABOVE, job_id, self.wanted.queue
-            )
+            [answer] = await self.client.fetch_by_index(sql.HAS_JOB_ABOVE, job_id)
             return bool(answer["found"])
 
         low, high = 0, _FIRST_STEP

@@ -44,12 +44,13 @@ HEALTH: Final = "select * from @pgq_health"
 
 LOCKS: Final = "select * from @pgq_locks order by waiting_for desc nulls last"
 
-# The indexes lead with the lane and the id. The state is computed, and looked at last.
+# The state is computed, and looked at last.
 WITH_INDEXES: Final = "set local enable_seqscan = off; set local enable_bitmapscan = off"
 
+# Both bounds: the planner holds such a range for rarer than a queue, and looks for it first.
 HAS_JOB_ABOVE: Final = """
     select exists (
-        select from @pgq_jobs where id > $1::bigint and ($2::text is null or queue = $2)
+        select from @pgq_jobs where id > $1::bigint and id <= 9223372036854775807
     ) as found"""
 
 # A job's time is that of its end, else of its claim, else of its enqueue.
