@@ -4,8 +4,6 @@
 begin;
 select plan(37);
 \ir support/clock.psql
--- What tests before this one have rolled back still takes room.
-truncate pgq.job;
 
 -- What maintenance does at commits, a second apart, with the clock as it is.
 create function pg_temp.ticks(p_ticks integer default 3) returns void language plpgsql as $$

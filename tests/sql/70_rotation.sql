@@ -4,8 +4,6 @@
 begin;
 select plan(46);
 \ir support/clock.psql
--- What tests before this one have rolled back still takes room.
-truncate pgq.job;
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
 

@@ -5,8 +5,6 @@
 begin;
 select plan(40);
 \ir support/clock.psql
--- What tests before this one have rolled back still takes room.
-truncate pgq.job;
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
 create function pg_temp.turn() returns void language plpgsql as $$
