@@ -171,7 +171,6 @@ def _run(*command: str | Path) -> None:
     try:
         process = _start(command, start_new_session=True)
     except OSError as error:
-        _let_signals_in()
         raise bootstrap.BootstrapError(str(error)) from error
     try:
         _let_signals_in()
@@ -187,12 +186,16 @@ def _run(*command: str | Path) -> None:
 def _start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
     """Start a program while signals wait: they come in when the caller is ready to end it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    return subprocess.Popen(
-        command,
-        preexec_fn=_let_signals_in,  # noqa: PLW1509 - there is one thread
-        text=True,
-        **options,
-    )
+    try:
+        return subprocess.Popen(
+            command,
+            preexec_fn=_let_signals_in,  # noqa: PLW1509 - there is one thread
+            text=True,
+            **options,
+        )
+    except OSError:
+        _let_signals_in()
+        raise
 
 
 def _let_signals_in() -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -123,27 +123,18 @@ async def begun(worker: Child, observer: Connection) -> int:
     own, outside = (await worker.line()).split()
     worker.pid = int(outside)
     assert {await worker.line(), await worker.line()} == {"begun 1", "begun 2"}
-
-    async def are_open() -> bool:
-        return await sessions(observer) == SESSIONS
-
-    await until(are_open)
+    await has_sessions(observer, [SESSIONS])
     return int(own)
 
 
-async def sessions(observer: Connection) -> int:
-    """Return how many sessions the worker has."""
-    query = "select count(*) from pg_stat_activity where application_name = $1"
-    return int(await observer.fetchval(query, NAME))
+async def has_sessions(observer: Connection, numbers: Container[int]) -> None:
+    """Wait until the worker has so many, fewer when it stops: the one that listens ends at once."""
 
+    async def counted() -> bool:
+        query = "select count(*) from pg_stat_activity where application_name = $1"
+        return await observer.fetchval(query, NAME) in numbers
 
-async def stopping(observer: Connection) -> None:
-    """Wait until the worker stops: the session that listens ends, and one that was claiming."""
-
-    async def has_ended() -> bool:
-        return await sessions(observer) < SESSIONS
-
-    await until(has_ended)
+    await until(counted)
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
@@ -169,7 +160,7 @@ async def test_sigterm_lets_handlers_finish_and_gives_the_rest_back(
         assert (await begun(worker, connection) == 1) == bool(prefix)
         assert all(handles(worker.pid, number) for number in SIGNALS)
         os.kill(worker.pid, signal.SIGTERM)
-        await stopping(connection)
+        await has_sessions(connection, range(SESSIONS))
         worker.send_line()
         assert (await worker.line(), await worker.line()) == ("done 1", "ended")
         assert await worker.ended() == 0
@@ -187,7 +178,7 @@ async def test_a_second_sigterm_ends_a_worker_at_once(
     async with child(server, connection, WORKER, loop, "3600", NAME, prefix=prefix) as worker:
         await begun(worker, connection)
         os.kill(worker.pid, signal.SIGTERM)
-        await stopping(connection)
+        await has_sessions(connection, range(SESSIONS))
         os.kill(worker.pid, signal.SIGTERM)
         assert await worker.line() == "ended"
         assert await worker.ended() == 0
