@@ -37,6 +37,12 @@ pytestmark = pytest.mark.server
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 
 
+async def maintain_and_leave(connection: Connection, head: int) -> bool:
+    """Run maintenance; tell whether the ring has another head by now."""
+    await maintain(connection)
+    return bool((await ring(connection))["live"][-1] != head)
+
+
 async def test_eight_consumers_see_each_of_20000_jobs_exactly_once(dsn: Dsn) -> None:
     async with sessions(dsn, 8) as consumers:
         ids = await enqueue(consumers[0], 20_000)
@@ -52,16 +58,22 @@ async def test_eight_consumers_see_each_of_20000_jobs_exactly_once(dsn: Dsn) -> 
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
-async def test_one_consumer_sees_priority_then_id_of_what_many_enqueued(
+async def test_one_consumer_sees_priority_then_the_order_of_what_many_enqueued(
     dsn: Dsn, batch: int
 ) -> None:
+    """By id; but calls that run while the ring turns may change places with one another."""
+    clock = itertools.count()
+    calls: list[tuple[int, int, int, list[int]]] = []  # priority, begin, end, ids
+
     async def produce(producer: Connection, seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(30):
-            await producer.execute(
+            priority, begin = chance.choice([-1, 0, 7]), next(clock)
+            rows = await producer.fetch(
                 "select pgq_enqueue_many(array_fill(jsonb '1', array[10]), priority => $1)",
-                chance.choice([-1, 0, 7]),
+                priority,
             )
+            calls.append((priority, begin, next(clock), [row[0] for row in rows]))
 
     async with sessions(dsn, 6) as (consumer, *producers):
         slots = 0
@@ -69,14 +81,39 @@ async def test_one_consumer_sees_priority_then_id_of_what_many_enqueued(
             while slots < 2:
                 await asyncio.gather(*(produce(p, seed) for seed, p in enumerate(producers)))
                 slots = await consumer.fetchval("select count(distinct slot) from pgq.job")
-        enqueued = await consumer.fetchval("select count(*) from pgq.job")
-        seen: list[tuple[int, int]] = []
+        places: dict[int, int] = {}
+        priorities: list[int] = []
         while jobs := await consumer.fetch(
             "select id, priority from pgq_dequeue($1, '1 hour')", batch
         ):
-            seen += [(-job["priority"], job["id"]) for job in jobs]
-        assert len(seen) == enqueued
-        assert seen == sorted(seen)
+            for job in jobs:
+                places[job["id"]] = len(places)
+                priorities.append(job["priority"])
+    assert len(places) == sum(len(ids) for *_, ids in calls)
+    assert priorities == sorted(priorities, reverse=True)
+    for priority, _, end, ids in calls:
+        mine = [places[job_id] for job_id in ids]
+        assert mine == sorted(mine)
+        for other, begin, _, others in calls:
+            if other == priority and end < begin:
+                assert max(mine) < min(places[job_id] for job_id in others)
+
+
+async def test_a_job_that_is_enqueued_under_an_old_snapshot_overtakes_nobody(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("begin isolation level repeatable read")
+    await b.fetch("select * from pgq_queue_settings")
+    head = (await ring(a))["live"][-1]
+    await a.execute("set pgq.slot_size = 8192")
+    early = await enqueue(a, 200)
+    await until(lambda: maintain_and_leave(a, head))
+    early += await enqueue(a, 1)
+    (late,) = await enqueue(b, 1)
+    await b.execute("commit")
+    await maintain(a)
+    claimed = [job_id for _ in range(202) for job_id, _ in await dequeue(a)]
+    assert claimed == [*early, late]
 
 
 async def test_a_second_completer_of_a_receipt_waits_for_the_first(

@@ -536,15 +536,11 @@ async def test_a_head_that_ends_under_an_old_snapshot_while_others_commit_lets_n
     async with sessions(dsn, 1) as (holder,):
         # Stops a commit that has locked the bucket, before it counts heads.
         await holder.execute("""
-            alter function pgq._let_late_in rename to _let_in;
-            create function pgq._let_late_in(
-                p_groups bigint[], p_added bigint[], p_jobs integer[], out groups bigint[],
-                out places bigint[]
-            ) language plpgsql as $$
+            alter function pgq._lock_buckets rename to _lock_in;
+            create function pgq._lock_buckets(p_keys bigint[]) returns void language plpgsql as $$
             begin
+                perform pgq._lock_in(p_keys);
                 perform pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1);
-                select l.groups, l.places into groups, places
-                  from pgq._let_in(p_groups, p_added, p_jobs) l;
             end $$;
             select pg_advisory_lock(1);
         """)
