@@ -660,7 +660,9 @@ async def test_a_clock_set_back_and_an_open_transaction_hide_no_job(
     await set_clock(a, -5)
     transaction = b.transaction()
     await transaction.start()
-    assert await b.fetchval(PARK, *receipts[0]) == "scheduled"
+    # Long enough not to be due before it is parked.
+    later = "select pgq_fail($1, $2, retry_in => '1 s')"
+    assert await b.fetchval(later, *receipts[0]) == "scheduled"
     await set_clock(a, 0)
     for _ in range(4):
         await enqueue(a, 50)
