@@ -37,12 +37,6 @@ pytestmark = pytest.mark.server
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}, "c": {"lock_timeout": "500ms"}}
 
 
-async def maintain_and_leave(connection: Connection, head: int) -> bool:
-    """Run maintenance; tell whether the ring has another head by now."""
-    await maintain(connection)
-    return bool((await ring(connection))["live"][-1] != head)
-
-
 async def test_eight_consumers_see_each_of_20000_jobs_exactly_once(dsn: Dsn) -> None:
     async with sessions(dsn, 8) as consumers:
         ids = await enqueue(consumers[0], 20_000)
@@ -97,23 +91,6 @@ async def test_one_consumer_sees_priority_then_the_order_of_what_many_enqueued(
         for other, begin, _, others in calls:
             if other == priority and end < begin:
                 assert max(mine) < min(places[job_id] for job_id in others)
-
-
-async def test_a_job_that_is_enqueued_under_an_old_snapshot_overtakes_nobody(
-    a: Connection, b: Connection
-) -> None:
-    await b.execute("begin isolation level repeatable read")
-    await b.fetch("select * from pgq_queue_settings")
-    head = (await ring(a))["live"][-1]
-    await a.execute("set pgq.slot_size = 8192")
-    early = await enqueue(a, 200)
-    await until(lambda: maintain_and_leave(a, head))
-    early += await enqueue(a, 1)
-    (late,) = await enqueue(b, 1)
-    await b.execute("commit")
-    await maintain(a)
-    claimed = [job_id for _ in range(202) for job_id, _ in await dequeue(a)]
-    assert claimed == [*early, late]
 
 
 async def test_a_second_completer_of_a_receipt_waits_for_the_first(

@@ -105,6 +105,7 @@ async def wal_of(connection: Connection, call: str, *arguments: object) -> int:
 async def test_the_life_of_a_job_writes_little_wal(a: Connection) -> None:
     await a.execute("select pgq_configure_queue('default', keep_completed => '0')")
     await settle_all(a)
+    await a.execute("select setseed(0)")  # claims raise the floor by chance
     jobs, total = 400, 0
     payload = '{"order_id":42,"note":"hello world payload"}'
     for _ in range(jobs):

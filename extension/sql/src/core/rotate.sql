@@ -117,7 +117,6 @@ begin
             v_ring.switched_at := p_now;
         end if;
         v_ring.gen := v_old.gen + 1;
-        perform setval('pgq.turned', v_ring.gen) where v_ring.live <> v_old.live;
         insert into pgq.ring select v_ring.*;
     end if;
     delete from pgq.ring r where r.gen < v_old.gen - 100;

@@ -15,9 +15,7 @@ begin
     perform pg_current_xact_id(),
             pgq._check_settings_of_job(p_priority, p_run_at, p_max_attempts, p_headers);
     select q.id, l.id, r.live[cardinality(r.live)], r.parked[cardinality(r.parked)],
-           case when p_run_at > pgq._now() then p_run_at
-                when not pgq._read_committed() and pg_sequence_last_value('pgq.turned') > r.gen
-                then pgq._now() end, q.is_bounded,
+           case when p_run_at > pgq._now() then p_run_at end, q.is_bounded,
            l.id is null or l.awaited_until > pgq._now() or not pgq._read_committed()
       into v_at
       from pgq.queue q
@@ -25,7 +23,7 @@ begin
               select l.id, l.awaited_until from pgq.lane l
                where l.queue_id = q.id and l.priority = p_priority limit 1
            ) l on true,
-           lateral (select o.* from pgq.ring o order by o.gen desc limit 1) r
+           lateral (select r.live, r.parked from pgq.ring r order by r.gen desc limit 1) r
      where q.name = p_queue;
     if not found then
         perform pgq._raise_unknown_queue(p_queue, 'enqueue');
@@ -42,9 +40,7 @@ begin
 end
 $$;
 comment on function pgq._target(text, integer, timestamptz, integer, jsonb) is
-'Checks what all jobs share and says where they go. run_at comes back null for at once: in the '
-'slot that is the head. An old snapshot may show a former head, which is read before the jobs of '
-'the last minutes: then a tick is to move the jobs to the ring, and run_at is now.';
+'Checks what all jobs share and says where they go. run_at comes back null for now.';
 
 create function pgq._add_jobs(
     p_at pgq.target, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],

@@ -8,7 +8,6 @@ create sequence pgq.last_tick;
 create sequence pgq.xid_recent;
 create sequence pgq.xid_old;
 create sequence pgq.xid_shifted;
-create sequence pgq.turned;
 create sequence pgq.home;
 create sequence pgq.group_seed;
 select pg_catalog.setval(
@@ -30,7 +29,5 @@ comment on sequence pgq.last_tick is 'When (ms since 1970) the last tick ran.';
 comment on sequence pgq.xid_recent is 'The next transaction id at the last tick.';
 comment on sequence pgq.xid_old is 'The xid_recent before that, at least a second ago.';
 comment on sequence pgq.xid_shifted is 'When (ms since 1970) these two were set.';
-comment on sequence pgq.turned is
-'In which generation of pgq.ring its head was chosen; perhaps one that is still to commit.';
 comment on sequence pgq.home is 'What pgq._home() was when tokens were skipped last.';
 comment on sequence pgq.group_seed is 'A secret number for pgq._group_ids.';
