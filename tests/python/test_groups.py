@@ -557,6 +557,50 @@ async def test_a_head_that_ends_under_an_old_snapshot_while_others_commit_lets_n
         await finish(a, job_id)
 
 
+async def test_a_late_job_waits_for_a_head_that_was_retried(a: Connection, b: Connection) -> None:
+    await b.execute("begin")
+    late = await put(b)
+    head = await put(a)
+    await a.execute("select pgq_fail(id, token, retryable => false) from pgq_dequeue()")
+    assert await a.fetchval("select pgq_retry($1)", head)
+    assert await claimed(a) == [head]
+    await b.execute("commit")
+    assert await claimed(a) == []
+    await finish(a, head)
+    assert await claimed(a) == [late]
+
+
+async def test_a_late_job_waits_for_a_head_that_was_late(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("begin")
+    latest = await put(b)
+    await c.execute("begin")
+    late = await put(c)
+    head = await put(a)
+    assert await claimed(a) == [head]
+    await c.execute("commit")
+    await finish(a, head)
+    assert await claimed(a) == [late]
+    await b.execute("commit")
+    assert await claimed(a) == []
+    await finish(a, late)
+    assert await claimed(a) == [latest]
+
+
+async def test_a_late_job_waits_for_all_heads(a: Connection, b: Connection) -> None:
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 2)")
+    await maintain(a)
+    await b.execute("begin")
+    late = await put(b)
+    heads = [await put(a), await put(a)]
+    assert await claimed(a) == heads
+    await b.execute("commit")
+    assert await claimed(a) == []
+    await finish(a, heads[0])
+    assert await claimed(a) == [late]
+
+
 async def test_a_new_job_for_which_there_is_no_room_waits_behind_those_that_waited_before(
     a: Connection, b: Connection, c: Connection
 ) -> None:

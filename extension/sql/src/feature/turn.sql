@@ -27,8 +27,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Between the first job that was added and a head behind it stand only jobs that were added.
-    select array_agg(l.id), array_agg(l.head | 1) into groups, places
+    -- Between the first job that was added and the last head stand only jobs that were added, and
+    -- heads.
+    select array_agg(l.id), array_agg(l.head + 1) into groups, places
       from (
                select g.id, (
                           select max(w.place)
@@ -36,11 +37,17 @@ begin
                                      select j.place, j.is_head from pgq.job j
                                       where j.slot in (4, 5) and j.group_id = g.id
                                         and j.place >= g.added
-                                      order by j.place, j.id limit g.jobs + 1
+                                      order by j.place, j.id limit g.jobs + q.group_concurrency
                                  ) w
                            where w.is_head
                       ) as head
-                 from unnest(p_groups, p_added, p_jobs) g (id, added, jobs)
+                 from unnest(p_groups, p_added, p_jobs) g (id, added, jobs),
+                      lateral (
+                          select j.lane from pgq.job j
+                           where j.slot in (4, 5) and j.group_id = g.id and j.place >= g.added
+                           order by j.place, j.id limit 1
+                      ) f
+                 join pgq.queue q on q.id = pgq._queue_of(f.lane)
            ) l
      where l.head is not null;
     if groups is null then
@@ -70,8 +77,8 @@ begin
 end
 $$;
 comment on function pgq._let_late_in(bigint[], bigint[], integer[]) is
-'Puts jobs that were added from a place on behind a head that stands behind them; returns the '
-'groups of which that holds, and the new place of those jobs.';
+'Puts jobs that were added from a place on behind the last head that stands behind them; returns '
+'the groups of which that holds, and the new place of those jobs.';
 
 create function pgq._next_heads(
     p_groups bigint[], p_ended bigint[], p_added bigint[], p_late bigint[], p_places bigint[]
