@@ -624,6 +624,12 @@ async def test_a_clock_set_back_hides_no_job_and_stops_no_maintenance(
     await arrives(a, {job_id for job_id, _ in leased}, 3)
 
 
+async def test_ticks_leave_no_rows_behind_where_a_job_stays_parked(a: Connection) -> None:
+    await a.execute("select pgq_enqueue('1', run_at => now() + '1 day')")
+    await maintain(a, 50)
+    assert await a.fetchval("select count(*) from pgq.floor where slot >= 4") < 3
+
+
 PARK = "select pgq_fail($1, $2, retry_in => '1 ms')"
 
 

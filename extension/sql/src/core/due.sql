@@ -134,6 +134,10 @@ begin
            ) n
      where f.n is null or f.mark > pgq._us(p_now)
         or (coalesce(p_writer >= f.xid, true) and f.mark < pgq._us(p_now));
+    -- A parked slot may stay for long.
+    delete from pgq.floor f
+     where f.slot = p_slot
+       and f.n < (select o.n from pgq.floor o where o.slot = p_slot order by o.n desc limit 1);
 exception
     -- The block is for its subtransaction, as in pgq._raise_0.
     when lock_not_available then
