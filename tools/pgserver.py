@@ -152,6 +152,7 @@ class Server:
             "PGDATABASE": self.database,
             "PATH": os.pathsep.join([*programs, os.environ.get("PATH", os.defpath)]),
             "PG_BIN": str(self._install.bin),
+            "TMPDIR": str(self.directory),  # what programs leave when they are killed goes with it
         }
 
     def psql(self, sql: str, database: str | None = None) -> str:

@@ -30,6 +30,7 @@ def variables(dsn: Mapping[str, Any]) -> dict[str, str]:
         "PGUSER": str(dsn["user"]),
         "PGPASSWORD": str(dsn["password"]),
         "PGDATABASE": str(dsn["database"]),
+        "TMPDIR": str(dsn["host"]),  # what programs leave when they are killed goes with the server
     }
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import asyncpg
 import pgq
 import pytest
-from pgq import _unbegun, testing
+from pgq import testing
 from pgq._cli.supervisor import Supervisor
+from pgq._unbegun import Unbegun, left
 from pgserver import PATIENCE
 
 from .cli_session import running, variables
@@ -20,9 +26,9 @@ from .sessions import Connection, started, until, within
 
 pytestmark = pytest.mark.once
 SHOP = """
-import asyncio, os
+import asyncio, os, sys
 from datetime import timedelta
-import pgq
+import asyncpg, pgq
 
 poisoned = asyncio.Event()
 worker = pgq.Worker()
@@ -46,7 +52,20 @@ async def die(job):
 
 worker.handler("together", concurrency=11, timeout=timedelta(hours=1))(die)
 worker.handler("prefetched", concurrency=1, prefetch=20, timeout=timedelta(hours=1))(die)
+
+
+async def serve():
+    async with asyncpg.create_pool(min_size=0) as pool:
+        await worker.run(pool)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())
 """
+COMMANDS = {
+    "a command": ("-m", "pgq", "worker", "shop:worker"),
+    "a run": ("shop.py",),
+}
 
 
 @pytest.fixture
@@ -54,6 +73,22 @@ def shop(tmp_path: Path) -> Path:
     """A directory with a module."""
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     return tmp_path
+
+
+@contextlib.asynccontextmanager
+async def working(
+    dsn: dict[str, Any], shop: Path, command: tuple[str, ...]
+) -> AsyncGenerator[Process]:
+    """Run Python, and kill what is left of it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, env={**os.environ, **variables(dsn)}, cwd=shop
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await within(process.wait())
 
 
 async def create_all(connection: Connection) -> None:
@@ -112,6 +147,27 @@ async def test_what_a_killed_process_had_not_begun_comes_back_at_once_and_uncoun
     assert await states(queue, [poison]) == [("active", 1)]
 
 
+@pytest.mark.parametrize("name", ["together", "prefetched"])
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+async def test_what_a_killed_worker_had_not_begun_comes_back_uncounted_when_one_starts_again(
+    dsn: dict[str, Any], connection: Connection, shop: Path, command: tuple[str, ...], name: str
+) -> None:
+    await create_all(connection)
+    queue = pgq.Queue(connection, name)
+    poison, *healthy = await queue.enqueue_many(["poison", *range(10)])
+
+    async def are_over() -> bool:
+        return {state for state, _ in await states(queue, healthy)} == {"completed"}
+
+    async with working(dsn, shop, command) as killed:
+        assert await within(killed.wait()) == 70
+    assert await states(queue, healthy) == [("active", 1)] * 10
+    async with working(dsn, shop, command):
+        await until(are_over, pause=0.05)  # their leases would last for an hour
+    assert await states(queue, healthy) == [("completed", 1)] * 10
+    assert await states(queue, [poison]) == [("active", 1)]
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 async def test_a_second_lost_lease_comes_back_to_claims_that_do_no_maintenance(
     pool: asyncpg.Pool[Any], connection: Connection, level: str
@@ -127,28 +183,96 @@ async def test_a_second_lost_lease_comes_back_to_claims_that_do_no_maintenance(
         await pool.execute("select pgq_maintain()")
 
 
-def test_receipts_outlive_whoever_has_written_them() -> None:
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A temporary directory."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def kill(unbegun: Unbegun) -> None:
+    """Let go of the lock, as the end of a process does, and of nothing else."""
+    unbegun.file.close()
+
+
+def test_receipts_outlive_whoever_has_written_them(place: Path) -> None:
     jobs = [testing.job(None, id=number, token=-number) for number in range(1, 5000)]
-    with _unbegun.new_file() as file:
-
-        def successor() -> _unbegun.Unbegun:
-            return _unbegun.Unbegun(os.dup(file.fileno()))
-
-        first = successor()
-        assert first.left == []
-        first.add(jobs)
-        assert len(successor().left) == 4096  # of more jobs nothing is kept
-        for job in [*jobs[2:], jobs[0], jobs[0]]:
-            first.discard(job.token)
-        second = successor()
-        assert second.left == [(2, -2)]
-        second.add(jobs[:1])
-        assert sorted(successor().left) == [(1, -1), (2, -2)]
-        second.discard(jobs[1].token)
-        assert successor().left == [(1, -1)]
+    first = Unbegun("a")
+    first.add(jobs)
+    for job in [*jobs[2:], jobs[0], jobs[0]]:
+        first.discard(job.token)
+    assert list(left("a")) == []  # it lives
+    kill(first)
+    assert list(left("b")) == []  # another database
+    assert list(left("a")) == [[(2, -2)]]
+    assert list(left("a")) == []
+    assert list(place.iterdir()) == []
 
 
-def test_half_a_receipt_is_none() -> None:
-    with _unbegun.new_file() as file:
-        os.pwrite(file.fileno(), b"\1", 0)  # the process ended before it wrote the token
-        assert _unbegun.Unbegun(os.dup(file.fileno())).left == []
+def test_of_more_jobs_than_there_is_room_for_nothing_is_kept(place: Path) -> None:
+    first = Unbegun("a")
+    first.add(testing.job(None, id=number, token=-number) for number in range(1, 5000))
+    kill(first)
+    assert [len(receipts) for receipts in left("a")] == [4096]
+    assert list(place.iterdir()) == []
+
+
+def test_receipts_stay_for_the_next_one_when_giving_back_fails(place: Path) -> None:
+    first = Unbegun("a")
+    first.add([testing.job(None, id=1, token=-1)])
+    kill(first)
+    for _ in left("a"):
+        break  # the server is gone
+    assert list(left("a")) == [[(1, -1)]]
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_the_file_of_a_worker_that_ends_stays_if_it_holds_receipts(place: Path, kept: int) -> None:
+    first = Unbegun("a")
+    first.add([testing.job(None, id=1, token=-1)] * kept)
+    first.close()
+    first.add([testing.job(None, id=2, token=-2)])
+    first.discard(pgq.Token(-2))
+    assert len(list(place.iterdir())) == kept
+    assert list(left("a")) == [[(1, -1)]] * kept
+
+
+def test_receipts_that_cannot_be_dropped_are_given_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Unbegun("a")
+    first.add([testing.job(None, id=1, token=-1)])
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", Mock(side_effect=OSError(28, "No space left on device")))
+        first.discard(pgq.Token(-1))
+        first.add([testing.job(None, id=2, token=-2)])
+    assert list(place.iterdir()) == []
+    assert "cannot be written any more: OSError(28" in caplog.text
+
+
+def test_only_files_of_this_user_are_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Unbegun("a")
+    first.add([testing.job(None, id=1, token=-1)])
+    kill(first)
+    (file,) = place.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.geteuid", lambda: file.stat().st_uid + 1)
+        assert list(left("a")) == []
+    (place / f"{file.name}-link").symlink_to(file)
+    assert list(left("a")) == [[(1, -1)]]
+
+
+async def test_a_worker_runs_where_no_file_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, pool: asyncpg.Pool[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    queue = pgq.Queue(pool, "q")
+    await queue.create()
+    job_id = await queue.enqueue(1)
+    worker = pgq.Worker(pool)
+    worker.handler("q")(AsyncMock(return_value=None))
+    await worker.run_until_idle()
+    assert (job := await queue.get(job_id)) is not None
+    assert job.state == "completed"
+    assert "jobs that were not begun cannot be given back" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 import threading
 import time
 from collections import deque
@@ -34,7 +35,7 @@ from pgq._queue import DEFAULT_TIMEOUT, Connection, Dumps, Queue
 from pgq._rows import with_payload
 from pgq._settle import Settler
 from pgq._task import TASK_HEADER, Task
-from pgq._unbegun import inherited
+from pgq._unbegun import Unbegun, left
 from pgq._version import check
 from pgq._watch import Watch
 
@@ -94,6 +95,12 @@ class Consumer:
             hint=f"Its tasks are: {', '.join(sorted(self.tasks))}. Who enqueues in SQL names one in"
             f' the headers, as in \'{{"{TASK_HEADER}": "{min(self.tasks, default="name")}"}}\'.',
         )
+
+
+async def _database(*, connection: Connection) -> str:
+    """Return what tells a database from all others."""
+    value: str = await connection.fetchval(_sql.DATABASE)
+    return value
 
 
 class RolledBack(LeaseLost):
@@ -246,7 +253,7 @@ class Run:
         self._lost_tokens: deque[tuple[float, Token | None]] = deque()
         self._lost_claims: dict[int, float] = {}  # by session: until when their leases last
         self._finding: asyncio.Task[None] | None = None
-        self._unbegun = inherited.pop() if inherited else None
+        self._unbegun: Unbegun | None = None
         self._claims = Link(pool, settings.call_seconds, self._outage)
         self._settles = Link(pool, settings.call_seconds, self._outage)
         self._settler = Settler(self._queue, self._settles, self._settled, self._refused)
@@ -273,7 +280,7 @@ class Run:
             # What is wrong from the start is not to be retried, nor met by jobs that are at work.
             for link in (self._claims, self._settles):
                 check(await link.run(self._queue.version))
-            await self._release_left()
+            await self._keep_unbegun(stack)
             await self._prove_statements()
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
@@ -281,22 +288,25 @@ class Run:
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
 
-    async def _release_left(self) -> None:
-        """Give back what a process before this one had claimed and not begun when it was killed."""
-        if self._unbegun is None or not self._unbegun.left:
+    async def _keep_unbegun(self, stack: AsyncExitStack) -> None:
+        """Give back what killed workers had claimed and not begun; leave the same to the next."""
+        if sys.platform == "win32":
             return
         given_back = 0
         try:
-            for receipt in self._unbegun.left:
-                given_back += await self._claims.run(partial(self._queue.release, receipt))
-                self._unbegun.discard(receipt[1])
+            database = await self._claims.run(_database)
+            self._unbegun = Unbegun(database)
+            stack.callback(self._unbegun.close)
+            for receipts in left(database):
+                for receipt in receipts:
+                    given_back += await self._claims.run(partial(self._queue.release, receipt))
         except Exception as exc:  # noqa: BLE001 the leases run out
             log.warning(
                 "jobs that were not begun cannot be given back: %r", exc, extra=trouble(exc)
             )
         if given_back:
             log.info(
-                "jobs that a killed process had not begun are given back: %d",
+                "jobs that a killed worker had not begun are given back: %d",
                 given_back,
                 extra=about_worker(self._settings.name),
             )

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Final
 
 from pgq._cli.errors import FAILED, USAGE
-from pgq._unbegun import new_file
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LAST_PAUSE_SECONDS: Final = 30.0
@@ -27,12 +26,10 @@ class Supervisor:
 
     Each has a session of its own, so that Ctrl-C reaches this process only, which tells them to
     stop; and a pipe from this process as stdin: they stop when it is gone, and at once when there
-    is something in it. Each also has a file that it leaves to the one that is started in its place,
-    for `Unbegun`.
+    is something in it.
 
     Args:
-        command: what a process runs, with the descriptor of that file as one more argument; it
-            must stop on SIGTERM, which it may get more than once.
+        command: what a process runs; it must stop on SIGTERM, which it may get more than once.
         environment: its variables.
         processes: how many there are.
     """
@@ -101,17 +98,13 @@ class Supervisor:
                 process.send_signal(number)
 
     async def _keep(self, *, waits: bool) -> None:
-        with new_file() as file:
-            await self._run_again_and_again(file.fileno(), waits=waits)
-
-    async def _run_again_and_again(self, descriptor: int, *, waits: bool) -> None:
         """Run one process after the other."""
         pause = _FIRST_PAUSE_SECONDS
         while not self._stopping.is_set():
             changed = self._changed
             begun = time.monotonic()
             try:
-                process, status = await self._run(descriptor)
+                process, status = await self._run()
             except OSError as exc:
                 if not self._has_settled():
                     raise
@@ -148,14 +141,12 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), pause)
         return min(pause * 2, _LAST_PAUSE_SECONDS)
 
-    async def _run(self, descriptor: int) -> tuple[Process, int]:
+    async def _run(self) -> tuple[Process, int]:
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            str(descriptor),
             stdin=PIPE,
             env=self._environment,
             start_new_session=True,
-            pass_fds=[descriptor],
         )
         self._running.add(process)
         if self._stopping.is_set():

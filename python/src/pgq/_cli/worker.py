@@ -26,7 +26,6 @@ from pgq._cli.errors import Failure, Misuse
 from pgq._cli.supervisor import Supervisor
 from pgq._run import SUPERVISED
 from pgq._task import Task
-from pgq._unbegun import Unbegun, inherited
 from pgq._worker import Worker
 
 # Frames of what imports, not of what is imported.
@@ -72,7 +71,7 @@ log = logging.getLogger("pgq")
     help="The least severe level that is written.",
 )
 @click.option("--log-json", is_flag=True, help="Write the log as one JSON object a line.")
-@click.option("--supervised", type=int, hidden=True)
+@click.option("--supervised", is_flag=True, hidden=True)
 def worker(
     target: str,
     *,
@@ -81,7 +80,7 @@ def worker(
     pool_size: int,
     log_level: str,
     log_json: bool,
-    supervised: int | None,
+    supervised: bool,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
@@ -104,7 +103,7 @@ def worker(
     command += ["--pool-size", str(pool_size), "--log-level", log_level]
     command += ["--log-json"] if log_json else []
     command += ["--debug"] if settings().debug else []
-    command += ["--supervised"]  # with the number that the supervisor adds
+    command += ["--supervised"]
     environment = dict(os.environ)
     if (dsn := settings().dsn) is not None:
         environment["PGQ_DSN"] = dsn
@@ -169,9 +168,7 @@ def _where(exc: Exception) -> str:
     return ""
 
 
-async def _serve(
-    options: Settings, target: _Target, pool_size: int, *, supervised: int | None
-) -> None:
+async def _serve(options: Settings, target: _Target, pool_size: int, *, supervised: bool) -> None:
     async with asyncpg.create_pool(
         options.dsn,
         min_size=0,
@@ -201,9 +198,8 @@ async def _serve(
             raise Misuse(message)
 
 
-async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: int | None) -> None:
-    if supervised is not None:
-        inherited.append(Unbegun(supervised))
+async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool) -> None:
+    if supervised:
         _obey_supervisor(worker)
     try:
         await worker.run(pool)
