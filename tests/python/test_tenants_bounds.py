@@ -273,6 +273,11 @@ DUE = {
         select pgq_enqueue('"good"', 'mean', max_attempts => 1);
         select pgq_dequeue(2, '1 second', 'mean')
     """,
+    "first lease": """
+        select pgq_enqueue('"bad"', 'mean');
+        select pgq_enqueue('"good"', 'mean');
+        select pgq_dequeue(2, '1 second', 'mean')
+    """,
     "start": """
         select pgq_enqueue('"bad"', 'mean', expires_at => pgq._now() + interval '1 second');
         select pgq_enqueue('"good"', 'mean', expires_at => pgq._now() + interval '1 second')
@@ -294,7 +299,14 @@ DUE = {
     """,
 }
 # Where each of them ends when all goes well.
-ENDS = {"lease": "dead", "start": "dead", "waiter": "dead", "schedule": "ready", "group": "ready"}
+ENDS = {
+    "lease": "dead",
+    "first lease": "ready",
+    "start": "dead",
+    "waiter": "dead",
+    "schedule": "ready",
+    "group": "ready",
+}
 
 STATES = "select state from pgq_jobs where payload = '\"{}\"' and state not in ('active')"
 
@@ -361,25 +373,46 @@ async def test_a_job_that_meets_a_full_disk_is_tried_again_at_the_next_tick(
     assert await a.fetchval(STATES.format("bad")) == ENDS[kind]
 
 
+async def test_jobs_that_cannot_be_reclaimed_do_not_keep_others_from_it(
+    a: Connection, calm: Connection
+) -> None:
+    """By a tick or by pgq_reclaim, which returns each job once, however many fail."""
+    now = await stop_clock(a)
+    await a.execute("select pgq_enqueue(to_jsonb(n), 'mean') from generate_series(1, 60) n")
+    await a.execute("select pgq_dequeue(60, '1 second', 'mean')")
+    await a.execute("""
+        alter function pgq._loss rename to _loss_first;
+        create function pgq._loss(p_job pgq.job) returns text language plpgsql as $$
+        begin
+            if (p_job.payload #>> '{}')::integer % 3 = 0 then
+                raise division_by_zero;
+            end if;
+            return pgq._loss_first(p_job);
+        end $$
+    """)
+    await stop_clock(a, now + timedelta(minutes=2))
+    assert await a.fetchval("select count(*) from pgq_reclaim('mean', 30)") == 20
+    assert await a.fetchval("select count(*) from pgq.skipped where kind = 'job'") == 10
+    await tick_in(calm, a)
+    assert await a.fetchval("select count(*) from pgq_jobs where state = 'ready'") == 40
+    assert await a.fetchval("select count(*) from pgq_health where subject = 'skipped'") == 20
+
+
 async def test_a_look_for_jobs_that_fails_is_blamed_on_none_of_them(
     a: Connection, calm: Connection
 ) -> None:
-    now, table = await stop_clock(a), await make_due(a, "lease")
-    await a.execute(f"""
-        alter table pgq.{table} add constraint fit check (payload <> '"bad"') not valid;
-        alter function pgq._free rename to _free_first;
-        create function pgq._free(smallint, bigint[], timestamptz) returns bigint[]
-        language plpgsql as $$
+    now, _ = await stop_clock(a), await make_due(a, "lease")
+    await a.execute("""
+        alter function pgq._skips rename to _skips_first;
+        create function pgq._skips(text) returns text[] language plpgsql as $$
         begin
-            if exists (select from pgq.skipped) then
-                raise division_by_zero;
-            end if;
-            return pgq._free_first($1, $2, $3);
+            raise division_by_zero;
         end $$
     """)
     await stop_clock(a, now + timedelta(minutes=2))
     with pytest.raises(asyncpg.DivisionByZeroError):
         await tick_in(calm, a)
+    assert await a.fetch("select from pgq.skipped") == []
 
 
 @pytest.mark.parametrize("is_parked", [False, True])

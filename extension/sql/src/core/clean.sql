@@ -38,16 +38,13 @@ returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_skipped constant bigint[] := array(
-        select s.key::bigint from pgq.skipped s where s.kind = 'job'
-    );
 begin
     return array(
         select i.id
           from (select distinct o.id from pgq.lane o) l, lateral (
                    select j.id from pgq.job j
-                    where j.slot = p_slot and j.lane = l.id and j.id <> all (v_skipped)
+                    where j.slot = p_slot and j.lane = l.id
+                      and j.id <> all ((select pgq._skips('job'))::bigint[])
                       and j.pos > coalesce((
                               select f.base from pgq.floor f
                                where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
@@ -108,15 +105,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_skipped constant bigint[] := array(
-        select s.key::bigint from pgq.skipped s where s.kind = 'job'
-    );
     -- The buckets keep commits from looking at a line meanwhile.
     v_ids constant bigint[] := array(
         select i.id
           from (select j.id, coalesce(j.group_id, case when j.due is null then j.id end) as key
                   from pgq.job j
-                 where j.slot = p_slot and j.id <> all (v_skipped) limit p_limit) i
+                 where j.slot = p_slot
+                   and j.id <> all ((select pgq._skips('job'))::bigint[])
+                 limit p_limit) i
           left join lateral (
                   select k from unnest(pgq._try_buckets(array[i.key])) k where i.key is not null
                ) b on true
@@ -134,28 +130,15 @@ comment on function pgq._lock_parked(smallint, integer) is
 'their ids.';
 
 create function pgq._move_jobs(p_from smallint, p_to smallint, p_ids bigint[])
-returns integer
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_opened constant timestamptz := pgq._open(p_to);
-    -- Leases of a queue that is just being configured may get permits where they are.
-    v_queues constant integer[] := array(
-        select q.id from pgq.queue q
-         where q.id = any (array(
-                   select distinct pgq._queue_of(j.lane) from pgq.job j
-                    where j.slot = p_from and j.id = any (p_ids) and j.token is not null
-               ))
-           for share skip locked
-    );
-    v_count integer;
 begin
     with gone as (
-        delete from pgq.job j
-         where j.slot = p_from and j.id = any (p_ids)
-           and (j.token is null or pgq._queue_of(j.lane) = any (v_queues))
-        returning j.*
+        delete from pgq.job j where j.slot = p_from and j.id = any (p_ids) returning j.*
     ), moved as (
         insert into pgq.job
         select (m.job).*
@@ -168,18 +151,15 @@ begin
                      from gone g offset 0
                ) m
         returning id, token
-    ), held as (
-        insert into pgq.hold (slot, queue_id, permit, token, id)
-        select p_to, h.queue_id, h.permit, h.token, h.id
-          from moved m join pgq.hold h on h.token = m.token and h.id = m.id
-         where h.slot = p_from
     )
-    select count(*)::integer into v_count from moved;
-    return v_count;
+    insert into pgq.hold (slot, queue_id, permit, token, id)
+    select p_to, h.queue_id, h.permit, h.token, h.id
+      from moved m join pgq.hold h on h.token = m.token and h.id = m.id
+     where h.slot = p_from;
 end
 $$;
 comment on function pgq._move_jobs(smallint, smallint, bigint[]) is
-'Moves locked jobs to another slot; returns their number.';
+'Moves locked jobs to another slot.';
 
 create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
 returns integer
@@ -189,31 +169,21 @@ as $$
 declare
     v_ids constant bigint[] := case when p_from < 4 then pgq._lock_first(p_from, p_limit)
                                     else pgq._lock_parked(p_from, p_limit) end;
-    v_id bigint;
+    -- Leases of a queue that is just being configured may get permits where they are.
+    v_queues constant integer[] := array(
+        select q.id from pgq.queue q
+         where q.id = any (array(
+                   select distinct pgq._queue_of(j.lane) from pgq.job j
+                    where j.slot = p_from and j.id = any (v_ids) and j.token is not null
+               ))
+           for share skip locked
+    );
 begin
-    begin
-        return pgq._move_jobs(p_from, p_to, v_ids);
-    exception
-        when internal_error or program_limit_exceeded or insufficient_resources
-            or data_exception or integrity_constraint_violation
-        then
-            null;  -- one by one, to find which one it is
-    end;
-    foreach v_id in array v_ids loop
-        begin
-            perform pgq._move_jobs(p_from, p_to, array[v_id]);
-        exception
-            when internal_error or program_limit_exceeded or insufficient_resources
-                or data_exception or integrity_constraint_violation
-            then
-                perform pgq._skip(
-                    'job', v_id::text,
-                    (select j.lane from pgq.job j where j.slot = p_from and j.id = v_id),
-                    sqlstate, sqlerrm
-                );
-        end;
-    end loop;
-    return cardinality(v_ids);
+    return cardinality(pgq._do_each('move', array(
+        select j.id::text from pgq.job j
+         where j.slot = p_from and j.id = any (v_ids)
+           and (j.token is null or pgq._queue_of(j.lane) = any (v_queues))
+    ), p_from, p_to));
 end
 $$;
 comment on function pgq._move(smallint, smallint, integer) is

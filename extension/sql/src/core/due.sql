@@ -63,43 +63,18 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_skipped constant bigint[] := array(
-        select s.key::bigint from pgq.skipped s where s.kind = 'job'
-    );
-    v_ids constant bigint[] := array(
-        select i.id from pgq.job i
-         where i.slot = p_slot and i.due <= pgq._us(p_now) and i.id <> all (v_skipped)
+    v_ids constant text[] := array(
+        select i.id::text from pgq.job i
+         where i.slot = p_slot and i.due <= pgq._us(p_now)
+           and i.id <> all ((select pgq._skips('job'))::bigint[])
            and i.due > coalesce((
                    select f.base from pgq.floor f
                     where f.slot = p_slot and f.lane = 0 order by f.n desc limit 1
                ), 0)
          order by i.due limit 1000 for update skip locked
     );
-    v_id bigint;
 begin
-    begin
-        perform pgq._promote_jobs(p_slot, v_ids, p_head) where v_ids <> '{}';
-        return cardinality(v_ids);
-    exception
-        when internal_error or program_limit_exceeded or insufficient_resources
-            or data_exception or integrity_constraint_violation
-        then
-            null;  -- one by one, to find which one it is
-    end;
-    foreach v_id in array v_ids loop
-        begin
-            perform pgq._promote_jobs(p_slot, array[v_id], p_head);
-        exception
-            when internal_error or program_limit_exceeded or insufficient_resources
-                or data_exception or integrity_constraint_violation
-            then
-                perform pgq._skip(
-                    'job', v_id::text,
-                    (select j.lane from pgq.job j where j.slot = p_slot and j.id = v_id),
-                    sqlstate, sqlerrm
-                );
-        end;
-    end loop;
+    perform pgq._do_each('promote', v_ids, p_slot, p_head);
     return cardinality(v_ids);
 end
 $$;

@@ -2,15 +2,32 @@
  * What a tick does for commits that could not decide: see core/commit.sql, and pgq.hint.
  */
 
-create function pgq._take_hints()
+create function pgq._take_group_hints(p_groups bigint[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_skips text[] := pgq._skips('job') || pgq._skips('group');
-    v_keys bigint[];
-    v_hint record;
+    v_turn record;
+begin
+    with taken as (
+        delete from pgq.hint h where h.key = any (p_groups) and h.kind = 'g' returning h.*
+    )
+    select array_agg(g.key) as groups, array_agg(bigint '0') as ended,
+           array_agg(g.place) as added, array_agg(1000) as jobs
+      into v_turn
+      from (select t.key, min(t.place) as place from taken t group by t.key) g;
+    perform pgq._turn_groups(v_turn.groups, v_turn.ended, v_turn.added, v_turn.jobs);
+end
+$$;
+comment on function pgq._take_group_hints(bigint[]) is
+'Has groups go on of which hints tell; their buckets are locked.';
+
+create function pgq._take_hints()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
 begin
     if not exists (select from pgq.hint) then
         return;
@@ -25,46 +42,25 @@ begin
     update pgq.hint h set place = 0 where h.kind = 'q';
     perform pgq._take_end_hints();
     perform pgq._hint(pgq._notes());
-    for v_try in 1..10 loop
-        v_keys := pgq._try_buckets(array(
-            select distinct h.key from pgq.hint h
-             where h.kind in ('g', 'w')
-               and h.key::text <> all (v_skips) limit 1000
-        ));
-        exit when v_keys = '{}';
-        begin
-            v_hint := null;
-            -- With a snapshot taken after the locks.
-            for v_hint in
-                with taken as (
-                    delete from pgq.hint h
-                     where h.key = any (v_keys) and h.kind in ('g', 'w') returning h.*
-                )
-                select t.kind, t.key, min(t.place) as place from taken t group by 1, 2
-                 order by 3, abs(t.key)
-            loop
-                if v_hint.kind = 'g' then
-                    perform pgq._turn_groups(
-                        array[v_hint.key], array[bigint '0'], array[v_hint.place], array[1000]
-                    );
-                else
-                    perform pgq._turn_waiters(array[v_hint.key]);
-                end if;
-            end loop;
-            return;
-        exception
-            when internal_error or program_limit_exceeded or insufficient_resources
-                or data_exception or integrity_constraint_violation
-            then
-                if v_hint is null then
-                    raise;
-                end if;
-                v_skips := v_skips || pgq._skip(
-                    case v_hint.kind when 'g' then 'group' else 'job' end, v_hint.key::text, null,
-                    sqlstate, sqlerrm
-                );
-        end;
-    end loop;
+    -- Those that are locked or fail again must not stand before the others for ever.
+    perform pgq._do_each('group', pgq._try_buckets(array(
+        select g.key
+          from (
+                   select distinct h.key from pgq.hint h
+                    where h.kind = 'g'
+                      and h.key <> all ((select pgq._skips('group'))::bigint[])
+               ) g
+         order by random() limit 1000
+    ))::text[]);
+    perform pgq._do_each('waiter', pgq._try_buckets(array(
+        select w.key
+          from (
+                   select distinct h.key from pgq.hint h
+                    where h.kind = 'w'
+                      and abs(h.key) <> all ((select pgq._skips('job'))::bigint[])
+               ) w
+         order by random() limit 1000
+    ))::text[]);
 end
 $$;
 comment on function pgq._take_hints() is 'Decides what could not be decided at a commit.';
@@ -83,7 +79,7 @@ begin
          where h.kind = 'l'
     loop
         continue when not v_lease.is_over;
-        perform from pgq._reclaim(v_lease.slot, array[v_lease.key], p_now)
+        perform pgq._reclaim(v_lease.slot, array[v_lease.key], p_now)
           where v_lease.slot is not null;
         delete from pgq.hint h where h.kind = 'l' and h.key = v_lease.key;
     end loop;

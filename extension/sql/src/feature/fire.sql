@@ -135,35 +135,13 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_skips text[] := pgq._skips('schedule');
-    v_due record;
 begin
-    for v_try in 1..10 loop
-        begin
-            v_due := null;
-            for v_due in
-                select s as schedule, s.name, q.name as queue,
-                       pgq._lane_of(q.id, 0) as lane
-                  from pgq.schedule s join pgq.queue q on q.id = s.queue_id
-                 where s.next_at <= p_now and not s.paused
-                   and s.name <> all (v_skips)
-                 order by s.next_at limit 100 for update of s skip locked
-            loop
-                perform pgq._fire_if_due(v_due.schedule, v_due.queue, p_now);
-            end loop;
-            return;
-        exception
-            when internal_error or program_limit_exceeded or insufficient_resources
-                or data_exception or integrity_constraint_violation
-            then
-                if v_due is null then
-                    raise;
-                end if;
-                v_skips := v_skips
-                    || pgq._skip('schedule', v_due.name, v_due.lane, sqlstate, sqlerrm);
-        end;
-    end loop;
+    perform pgq._do_each('schedule', array(
+        select s.name from pgq.schedule s
+         where s.next_at <= p_now and not s.paused
+           and s.name <> all ((select pgq._skips('schedule'))::text[])
+         order by s.next_at limit 100 for update skip locked
+    ), p_now => p_now);
 end
 $$;
 comment on function pgq._fire_schedules(timestamptz) is

@@ -56,7 +56,7 @@ begin
         exit when v_left = 0;
         continue when pg_relation_size(pgq._slot_table(v_slot)) = 0;
         return query
-        select r.* from pgq._reclaim(v_slot, pgq._expired(v_slot, v_mine, v_left), pgq._now()) r;
+        select unnest(pgq._reclaim(v_slot, pgq._expired(v_slot, v_mine, v_left), pgq._now()));
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
