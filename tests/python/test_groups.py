@@ -1256,3 +1256,91 @@ async def test_who_notes_does_not_wait_for_a_tick_that_is_held_at_its_commit(
         assert await within(put(b, "h")) > 0
         await c.execute("select pg_advisory_unlock(1)")
         await within(tick)
+
+
+LOOKING = {
+    "cancel": "pgq_cancel($1)",
+    "replace": "pgq_enqueue('2', group_key => 'g', dedupe_key => 'k', on_duplicate => 'replace')"
+    " = $1",
+    "after": "(pgq_get(pgq_enqueue('3', after => array[$1::bigint]))).state = 'waiting'",
+}
+
+
+@pytest.mark.parametrize("way", ["due", "next"])
+@pytest.mark.parametrize("call", LOOKING)
+async def test_a_job_that_gets_its_copy_while_others_look_it_up_is_found_there(
+    a: Connection, b: Connection, c: Connection, call: str, way: str
+) -> None:
+    """They wait for its row in the line, which does not stand for the job any more then."""
+    await c.execute(HELD)
+    now = await stop_clock(c)
+    first = await put(c)
+    receipts = await dequeue(c)
+    if way == "due":
+        await complete(c, receipts)
+    job_id = await c.fetchval(
+        "select pgq_enqueue('1', group_key => 'g', dedupe_key => 'k', run_at => $1)",
+        now + timedelta(minutes=1) if way == "due" else None,
+    )
+    await no_ticks(c, now + timedelta(minutes=2))
+    await a.execute("begin; insert into held values (1)")
+    if way == "due":
+        await a.execute("select pgq._tick()")
+    else:
+        assert await complete(a, receipts) == [first]
+    async with started(a.execute("commit")) as commit:
+        await waiting(c, a, commit)
+        async with started(b.fetchval(f"select {LOOKING[call]}", job_id)) as found:
+            await waiting(c, b, found)
+            await c.execute("select pg_advisory_unlock(1)")
+            await within(commit)
+            assert await within(found) is True
+    rows = await c.fetch("select id, token, payload from pgq_dequeue(10, '1 hour')")
+    assert [row["payload"] for row in rows] == {"cancel": [], "replace": ["2"], "after": ["1"]}[
+        call
+    ]
+    assert await complete(c, [(row["id"], row["token"]) for row in rows]) == [r["id"] for r in rows]
+    assert len(await claimed(c)) == (call == "after")
+    assert await c.fetchval("select count(*) from pgq.job") == (call == "after")
+
+
+@pytest.mark.parametrize("is_head", [True, False])
+@pytest.mark.parametrize("then", ["moved", "claimed", "put off"])
+async def test_a_due_job_that_goes_on_while_it_is_claimed_by_its_id_is_not_claimed_twice(
+    a: Connection, b: Connection, c: Connection, then: str, is_head: bool
+) -> None:
+    now = await stop_clock(c)
+    job_id = await c.fetchval(
+        "select pgq_enqueue('1', group_key => $1, run_at => $2)",
+        "g" if is_head else None,
+        now + timedelta(minutes=1),
+    )
+    await no_ticks(c, now + timedelta(minutes=2))
+    await c.execute("""
+        alter function pgq._check_claimable rename to _check_first;
+        create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue) returns void
+        language plpgsql as $$
+        begin
+            perform pgq._check_first(p_job, p_queue), pg_advisory_xact_lock_shared(1);
+        end $$;
+        select pg_advisory_lock(1)
+    """)
+    async with started(b.fetchrow("select * from pgq_claim($1, '1 hour')", job_id)) as claim:
+        await waiting(c, b, claim)
+        await a.execute("select pgq._tick()")
+        if then != "moved":
+            (receipt,) = await dequeue(a)
+        if then == "put off":
+            await a.execute("select pgq_fail($1, $2, retry_in => '1 hour')", *receipt)
+        await c.execute("select pg_advisory_unlock(1)")
+        if then == "moved":
+            job = await within(claim)
+            assert job is not None
+            receipt = (job["id"], job["token"])
+        else:
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await within(claim)
+    copies = "select count(*) from pgq.job where id = $1 and slot < 4"
+    assert await c.fetchval(copies, job_id) == (then != "put off")
+    assert await complete(c, [receipt]) == [job_id] * (then != "put off")
+    assert await c.fetchval("select count(*) from pgq.job") == (then == "put off")

@@ -16,6 +16,16 @@ end;
 comment on function pgq._state_of(pgq.job, timestamptz) is
 'The state of a job. copied: the row in a line of a job that has its copy in the ring.';
 
+create function pgq._is_job(p_job pgq.job)
+returns boolean
+language sql
+immutable
+begin atomic
+    select p_job.is_head is null or p_job.due is not null;
+end;
+comment on function pgq._is_job(pgq.job) is
+'Not a row in a line of a job that has its copy in the ring, or is dead and blocks its group.';
+
 create function pgq._check_moved()
 returns void
 language plpgsql
@@ -62,10 +72,7 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 begin
-    -- A head of a group is in its line, too, and so is a dead job that blocks its group.
-    select j.* into job
-      from pgq.job j where j.id = p_id and j.is_blocked is null
-     order by j.place is not null limit 1;
+    select j.* into job from pgq.job j where j.id = p_id and pgq._is_job(j);
     -- Rolls back to here, so that no lock on a slot remains. A slot is not truncated while anybody
     -- holds one.
     raise exception using errcode = 'PQ000';

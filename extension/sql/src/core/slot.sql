@@ -112,10 +112,17 @@ begin
         'select j.* from pgq.job_%s j where j.id = $1 for update%s', p_slot,
         case when p_skip then ' skip locked' end
     ) into job using p_id;
+    if not pgq._is_job(job) then
+        -- It has just got its copy in the ring. Who ends that locks this row after it.
+        raise exception using errcode = 'PQ000';
+    end if;
+exception
+    when sqlstate 'PQ000' then
+        job := null;
 end
 $$;
 comment on function pgq._lock(smallint, bigint, boolean) is
-'Locks a job. Null if it has gone or, with p_skip, is locked.';
+'Locks a job. Null if it has gone, also to the ring, or, with p_skip, is locked.';
 
 create function pgq._lock_noted(
     p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_checkpoints jsonb[]

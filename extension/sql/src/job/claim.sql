@@ -124,7 +124,8 @@ begin
         perform pgq._free_one(v_job);
     elsif v_job.pos is null then
         v_job := pgq._lock(v_job.slot, id, true);
-        perform pgq._promote_jobs(v_job.slot, array[id], pgq._head()) where v_job.id is not null;
+        perform pgq._promote_jobs(v_job.slot, array[id], pgq._head())
+          where v_job.run_at <= pgq._now();
     end if;
     v_job := pgq._find(id);
     if v_job.pos is null then
