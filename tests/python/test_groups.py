@@ -1344,3 +1344,91 @@ async def test_a_due_job_that_goes_on_while_it_is_claimed_by_its_id_is_not_claim
     assert await c.fetchval(copies, job_id) == (then != "put off")
     assert await complete(c, [receipt]) == [job_id] * (then != "put off")
     assert await c.fetchval("select count(*) from pgq.job") == (then == "put off")
+
+
+# As a tick does it when the written parked slot has more garbage than the other one.
+MOVE = "select pgq._move(4::smallint, 5::smallint, 1000)"
+HEAD_CALLS = {
+    "complete": "select pgq_complete($1::bigint, $2::bigint)",
+    "complete_many": "select pgq_complete(array[$1::bigint], array[$2::bigint])",
+    "fail": "select pgq_fail($1, $2, retry_in => '1 hour')",
+    "kill": "select pgq_fail($1, $2, retryable => false)",
+    "release": "select pgq_release($1, $2, '1 hour')",
+    "cancel": "select pgq_cancel($1, true) where $2::bigint > 0",
+}
+
+
+@pytest.mark.parametrize("call", HEAD_CALLS)
+async def test_an_old_snapshot_gives_40001_for_a_head_whose_line_has_moved(
+    a: Connection, b: Connection, call: str
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    first, second = await put(a), await put(a)
+    ((_, token),) = await dequeue(a)
+    await b.execute("begin isolation level repeatable read; select from pgq.queue")
+    await a.execute(MOVE)
+    await a.execute("truncate pgq.job_4")
+    with pytest.raises(asyncpg.SerializationError):
+        await b.fetch(HEAD_CALLS[call], first, token)
+    await b.execute("rollback")
+    await finish(a, first)
+    assert await claimed(a) == [second]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_unblock('default', 'g') and $1::bigint > 0",
+        "pgq_retry($1)",
+        "pgq_purge('default', '{dead}') = 1 and $1::bigint > 0",
+    ],
+)
+async def test_a_group_is_unblocked_though_maintenance_is_moving_its_line(
+    a: Connection, b: Connection, c: Connection, call: str, end: str
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await a.execute(KILL, first)
+    await b.execute("begin")
+    await b.execute(MOVE)
+    async with started(a.fetchval(f"select {call}", first)) as unblocking:
+        await waiting(c, a, unblocking)
+        await b.execute(end)
+        assert await within(unblocking) is True
+    assert await claimed(a) == [first if "retry" in call else second]
+
+
+async def test_an_old_snapshot_does_not_unblock_a_line_that_has_moved(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    first, second = await put(a), await put(a)
+    assert await claimed(a) == [first]
+    await a.execute(KILL, first)
+    await b.execute("begin isolation level repeatable read; select from pgq.queue")
+    await a.execute(MOVE)
+    await a.execute("truncate pgq.job_4")
+    with pytest.raises(asyncpg.SerializationError):
+        await b.fetchval("select pgq_unblock('default', 'g')")
+    await b.execute("rollback")
+    assert await b.fetchval("select pgq_unblock('default', 'g')")
+    assert await claimed(a) == [second]
+
+
+async def test_a_head_keeps_what_has_replaced_it_though_maintenance_was_moving_its_line(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    call = "select pgq_enqueue($1, dedupe_key => 'k', group_key => 'g', on_duplicate => 'replace')"
+    head = await a.fetchval(call, "1")
+    await b.execute("begin")
+    await b.execute(MOVE)
+    async with started(a.fetchval(call, "2")) as replacing:
+        await waiting(c, a, replacing)
+        await b.execute("commit")
+        assert await within(replacing) == head
+    await a.execute("select pgq_fail(id, token, retry_in => '1 ms') from pgq_dequeue()")
+    await asyncio.sleep(0.002)
+    await maintain(a)
+    assert await a.fetchval("select payload from pgq_dequeue()") == "2"

@@ -122,3 +122,26 @@ $$;
 comment on function pgq._find_and_lock(bigint, boolean) is
 'The live job of that id, wherever it is moved to, or null; locked, but an active one only with '
 'p_active: else it may come back unlocked. Waits for whoever has it locked.';
+
+create function pgq._lock_parked_row(p_id bigint)
+returns smallint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot smallint;
+begin
+    -- A tick may be moving the row from one slot to the other.
+    foreach v_slot in array '{4,5,4}'::smallint[] loop
+        perform from pgq.job j
+          where j.slot in (4, 5) and j.slot = v_slot and j.id = p_id for update;
+        if found then
+            return v_slot;
+        end if;
+    end loop;
+    perform pgq._check_moved();
+    return null;
+end
+$$;
+comment on function pgq._lock_parked_row(bigint) is
+'Locks the parked row of a job, in the line of its group or not, and returns its slot.';

@@ -59,20 +59,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_slot smallint;
-    v_count integer := 0;
+    v_slot constant smallint := pgq._lock_parked_row(p_job.id);
 begin
-    -- A tick may be moving the row from one slot to the other.
-    foreach v_slot in array '{4,5,4}'::smallint[] loop
-        execute format(
-            'update pgq.job_%s j set due = $2, run_at = $3, claimed_at = $4, attempt = $5,'
-            ' lost = $6, last_error = $7, checkpoint = $8, is_awaited = $9, start_by = $10'
-            ' where j.id = $1 and j.place is not null', v_slot
-        ) using p_job.id, p_job.due, p_job.run_at, p_job.claimed_at, p_job.attempt, p_job.lost,
-                p_job.last_error, p_job.checkpoint, p_job.is_awaited, p_job.start_by;
-        get diagnostics v_count = row_count;
-        exit when v_count > 0;
-    end loop;
+    update pgq.job j
+       set due = p_job.due, run_at = p_job.run_at, claimed_at = p_job.claimed_at,
+           attempt = p_job.attempt, lost = p_job.lost, last_error = p_job.last_error,
+           checkpoint = p_job.checkpoint, is_awaited = p_job.is_awaited, start_by = p_job.start_by
+     where j.slot in (4, 5) and j.slot = v_slot and j.id = p_job.id;
 end
 $$;
 comment on function pgq._park_head(pgq.job) is

@@ -203,15 +203,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._find_and_lock(p_id, false);
+    v_slot smallint;
 begin
     if v_job.id is null or v_job.token is not null then
         return v_job.id is not null;
     end if;
     if v_job.group_id is not null or pgq._waits_for_jobs(v_job) then
+        v_slot := pgq._lock_parked_row(p_id);
         update pgq.job j
            set payload = p_payload, due = null,
                run_at = case when j.is_head is null then p_run_at else j.run_at end
-         where j.slot in (4, 5) and j.id = p_id;
+         where j.slot in (4, 5) and j.slot = v_slot and j.id = p_id;
     end if;
     if v_job.pos is null and v_job.due is null then
         return true;

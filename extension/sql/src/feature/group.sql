@@ -83,6 +83,7 @@ begin
         v_left := v_left - v_count;
         exit when v_left = 0;
     end loop;
+    perform pgq._check_moved() where v_left > 0;
     perform pgq._note(p_slot, 'g', p_groups, p_places) where not p_block;
 end
 $$;
@@ -126,27 +127,31 @@ comment on function pgq._note_ended(pgq.job[], text) is
 'Called with jobs that have just been deleted because they ended in a state: their groups go on, '
 'and who waits for them is noted.';
 
-create function pgq._unblock(p_group_id bigint, p_id bigint)
+create function pgq._unblock(p_group_id bigint, p_ids bigint[])
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_row pgq.job; v_count integer := 0;
+    v_slot smallint; v_row pgq.job; v_count integer := 0;
 begin
-    for v_row in
-        delete from pgq.job j
-         where j.slot in (4, 5) and j.is_blocked
-           and ((j.id = p_id and p_id is not null)
-                or (p_id is null and j.group_id = p_group_id and j.place is not null))
-        returning j.*
-    loop
-        v_count := v_count + 1;
-        perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[bigint '0']);
+    -- A tick may be moving a row from one slot to the other.
+    foreach v_slot in array '{4,5,4}'::smallint[] loop
+        for v_row in
+            delete from pgq.job j
+             where j.slot in (4, 5) and j.slot = v_slot and j.is_blocked
+               and ((j.id = any (p_ids) and p_ids is not null)
+                    or (p_ids is null and j.group_id = p_group_id and j.place is not null))
+            returning j.*
+        loop
+            v_count := v_count + 1;
+            perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[bigint '0']);
+        end loop;
     end loop;
+    perform pgq._check_moved() where v_count = 0;
     return v_count > 0;
 end
 $$;
-comment on function pgq._unblock(bigint, bigint) is
-'Takes a dead job out of the line of its group (p_id), or all of a group, so that the next job '
+comment on function pgq._unblock(bigint, bigint[]) is
+'Takes dead jobs out of the lines of their groups (p_ids), or all of a group, so that the next job '
 'runs.';
