@@ -115,9 +115,21 @@ async def maintain(connection: Connection, times: int = 1) -> None:
 async def age_ring(connection: Connection) -> None:
     """Let two seconds have passed since a slot was left; claims look into it until then."""
     await connection.execute("update pgq.ring set switched_at = switched_at - interval '2 s'")
-    # The statistics by which slots are chosen for cleaning are known by then, too.
+    # The statistics by which slots are chosen for cleaning are known by then, too. PostgreSQL 14
+    # cannot be told to send them: there the jobs are counted.
     if connection.get_server_version() >= (15,):
         await connection.execute("select pg_stat_force_next_flush()")
+        return
+    await connection.execute("""
+        do $$
+        begin
+            execute replace(
+                pg_get_functiondef('pgq._pages'::regproc),
+                'pg_stat_get_live_tuples(pgq._slot_table(p_slot))',
+                '(select count(*) from pgq.job i where i.slot = p_slot)'
+            );
+        end $$
+    """)
 
 
 async def raise_floors(connection: Connection) -> None:

@@ -422,8 +422,6 @@ async def test_a_dense_backlog_under_a_held_horizon_does_not_let_the_ring_grow(
     for _ in range(80):
         await enqueue(b, 200)
         assert len(await settle_all(b)) == 200
-        if b.get_server_version() >= (15,):
-            await b.execute("select pg_stat_force_next_flush()")
         await age_ring(b)
         await maintain(b)
         sizes.append(await a.fetchval(size))
@@ -758,9 +756,6 @@ async def leased_and_moved(a: Connection) -> Receipt:
         await enqueue(a, 400)
         leased = await dequeue(a, 400)
         await complete(a, leased[1:])
-        # The statistics that maintenance goes by.
-        if a.get_server_version() >= (15,):
-            await a.execute("select pg_stat_force_next_flush()")
         await age_ring(a)
         await maintain(a)
         if await slot_of(a, receipt[0]) != receipt[1] & 7:
