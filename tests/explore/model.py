@@ -5,7 +5,8 @@ A `World` is what has been committed, what each open transaction has done, and t
 known: a lease that is over may have been taken back by any tick, or may still be good; what is due
 may have been made ready. The model leaves that open until an answer tells (`is_over`), or until a
 tick with which nobody interferes. `Job.waited` marks jobs whose place among others of their
-priority is not promised: they were delayed, given back, or have followed another one.
+priority is not promised: they were delayed, given back, or have followed another one, or were
+added to a group before others and committed after them.
 """
 
 from __future__ import annotations
@@ -198,13 +199,24 @@ def settle(world: World, groups: Iterable[str], *, certain: bool) -> Iterator[Wo
         members = sorted((j for j in jobs.values() if j.group == group), key=lambda j: j.id)
         waiting = [job for job in members if job.state == "waiting"]
         if waiting and not any(is_head(job) for job in members):
-            followed = any(job.state not in LIVE for job in members)
             doubtful |= any(job.name in held for job in members)
-            jobs[waiting[0].name] = replace(waiting[0], state="ready", waited=followed)
+            jobs[waiting[0].name] = replace(
+                waiting[0], state="ready", waited=_comes_later(world, waiting[0], members)
+            )
     settled = replace(world, base=replace(world.base, jobs=jobs))
     yield settled
     if doubtful and settled != world:
         yield world
+
+
+def _comes_later(world: World, head: Job, members: list[Job]) -> bool:
+    """Tell whether a job of a group becomes ready behind jobs that were added after it."""
+    added = [*world.base.jobs.values()]
+    for transaction in world.open.values():
+        added += transaction.jobs.values()
+    return any(job.id > head.id for job in added if job.group != head.group) or any(
+        job.state not in LIVE for job in members
+    )
 
 
 def _state_after(states: list[str]) -> str:

@@ -584,17 +584,43 @@ async def test_nobody_waits_for_a_lane_that_is_not_committed(a: Connection, b: C
     assert len(await settle_all(b)) == 2
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select pgq_configure_queue('default', max_attempts => 7)",
+        "select pgq_configure_queue('default', max_ready => 7)",
+        "select pgq_pause('default')",
+    ],
+)
+async def test_an_enqueue_with_a_new_priority_waits_for_no_open_call_of_the_manager(
+    a: Connection, b: Connection, call: str
+) -> None:
+    await a.execute("begin")
+    await a.execute(call)
+    assert await within(b.fetchval("select pgq_enqueue('1', priority => 5)")) > 0
+    await a.execute("rollback")
+    assert len(await settle_all(b)) == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "error"),
+    [
+        ("read committed", asyncpg.ProgramLimitExceededError),
+        ("repeatable read", asyncpg.SerializationError),
+        ("serializable", asyncpg.SerializationError),
+    ],
+)
 async def test_sessions_that_are_open_at_once_do_not_pass_the_bound_of_priorities(
-    a: Connection, b: Connection
+    a: Connection, b: Connection, level: str, error: type[Exception]
 ) -> None:
     for session, first in ((a, 1), (b, 10_001)):
-        await session.execute("begin")
+        await session.execute(f"begin isolation level {level}")
         await session.execute(
             "select pgq_enqueue('1', priority => p) from generate_series($1::int, $1 + 599) p",
             first,
         )
     await a.execute("commit")
-    with pytest.raises(asyncpg.ProgramLimitExceededError, match="1000 priorities"):
+    with pytest.raises(error, match="1000 priorities|could not serialize"):
         await b.execute("commit")
     assert await a.fetchval("select count(*) from pgq.lane") <= 1000
 

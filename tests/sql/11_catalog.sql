@@ -161,7 +161,7 @@ select r.relname::text as name
    and r.oid <> all (select unnest(e.extconfig) from pg_extension e where e.extname = 'pgq');
 select case when exists (select from pg_extension e where e.extname = 'pgq') then set_eq(
     'select u.name from undumped u',
-    array['gate', 'bucket', 'chore', 'errand', 'note_0', 'note_1', 'note_2', 'note_3', 'note_4', 'note_5',
+    array['gate', 'lane_gate', 'bucket', 'chore', 'errand', 'note_0', 'note_1', 'note_2', 'note_3', 'note_4', 'note_5',
           'floor_0', 'floor_1', 'floor_2', 'floor_3', 'floor_4', 'floor_5', 'floor_n',
           'next_tick', 'last_tick', 'xid_recent', 'xid_old', 'xid_shifted', 'home', 'skipped', 'stat', 'stat_0', 'stat_1', 'stat_2', 'stat_n', 'stat_seen'],
     'pg_dump carries along all tables and sequences, but for these')

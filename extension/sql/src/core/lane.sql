@@ -14,10 +14,11 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- For the moment of the commit: so that two sessions cannot both add the last one. A prepared
-    -- transaction would keep the lock.
-    perform from pgq.queue q
-      where q.id = new.queue_id and not pgq._is_preparing() for no key update;
+    -- So that two sessions cannot both add the last one: the second one waits for the commit of the
+    -- first one, or fails with 40001. A prepared transaction would keep it waiting.
+    insert into pgq.lane_gate as g
+    select new.queue_id, 1 where not pgq._is_preparing()
+        on conflict on constraint lane_gate_pkey do update set added = g.added + 1;
     if (select count(distinct l.id) > 1000 from pgq.lane l where l.queue_id = new.queue_id) then
         raise exception 'queue "%" has 1000 priorities already', new.queue
             using errcode = 'program_limit_exceeded',

@@ -74,4 +74,12 @@ comment on table pgq.lane is
 comment on column pgq.lane.queue is 'The name of the queue: enqueue reads no other table of it.';
 comment on column pgq.lane.awaited_until is 'Until then a session may sleep: see pgq._wake.';
 
+create table pgq.lane_gate (
+    queue_id integer not null,
+    added integer not null,
+    constraint lane_gate_pkey primary key (queue_id)
+);
+comment on table pgq.lane_gate is
+'How many priorities were added to a queue: the row is locked while one is being committed.';
+
 insert into pgq.queue (name) values ('default');
