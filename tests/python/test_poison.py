@@ -11,7 +11,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import asyncpg
 import pgq
@@ -271,7 +271,10 @@ async def test_a_worker_runs_where_no_file_can_be_made(
     await queue.create()
     job_id = await queue.enqueue(1)
     worker = pgq.Worker(pool)
-    worker.handler("q")(AsyncMock(return_value=None))
+
+    @worker.handler("q")
+    async def handle(_: pgq.Job) -> None: ...
+
     await worker.run_until_idle()
     assert (job := await queue.get(job_id)) is not None
     assert job.state == "completed"

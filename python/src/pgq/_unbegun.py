@@ -14,7 +14,7 @@ from pathlib import Path
 from struct import Struct
 from typing import IO, Any, Final
 
-from pgq._log import log
+from pgq._log import log, trouble
 from pgq._models import Job, JobId, Token
 
 if sys.platform != "win32":
@@ -72,7 +72,7 @@ class Unbegun:
         try:
             os.pwrite(self.file.fileno(), receipt, place)
         except OSError as exc:  # a receipt that stays would give back what has begun
-            log.warning("receipts of jobs cannot be written any more: %r", exc)
+            log.warning("receipts cannot be written any more: %r", exc, extra=trouble(exc))
             self._places.clear()
             self.close()
 
