@@ -1432,3 +1432,57 @@ async def test_a_head_keeps_what_has_replaced_it_though_maintenance_was_moving_i
     await asyncio.sleep(0.002)
     await maintain(a)
     assert await a.fetchval("select payload from pgq_dequeue()") == "2"
+
+
+@pytest.mark.parametrize("number", [1, 2000])
+async def test_late_jobs_that_were_left_to_a_tick_wait_for_the_head_however_many_they_are(
+    a: Connection, b: Connection, number: int
+) -> None:
+    await b.execute("begin; set constraints all immediate")
+    late = [row[0] for row in await b.fetch(MANY, ["g"] * number)]
+    head = await put(a)
+    assert await claimed(a) == [head]
+    await b.execute("commit")
+    await maintain(a)
+    assert await claimed(a) == []
+    await finish(a, head)
+    assert await claimed(a) == late[:1]
+
+
+async def test_a_late_job_waits_for_a_head_behind_one_that_was_left_to_a_tick(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("begin")
+    late = await put(b)
+    await c.execute("begin; set constraints all immediate")
+    left = await put(c)
+    head = await put(a)
+    assert await claimed(a) == [head]
+    await c.execute("commit")
+    await b.execute("commit")
+    assert await claimed(a) == []
+    await maintain(a)
+    assert await claimed(a) == []
+    for job_id in (head, late, left):
+        await finish(a, job_id)
+        assert await claimed(a) == ([] if job_id == left else [late if job_id == head else left])
+
+
+@pytest.mark.parametrize("before", range(3))
+async def test_a_late_job_waits_for_all_heads_when_the_concurrency_was_lowered(
+    a: Connection, b: Connection, before: int
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 3)")
+    await maintain(a, 2)
+    heads = [await put(a) for _ in range(before)]
+    await b.execute("begin")
+    late = await put(b)
+    heads += [await put(a) for _ in range(3 - before)]
+    assert await claimed(a) == heads
+    await a.execute("select pgq_configure_queue('default', group_concurrency => 1)")
+    await maintain(a, 2)
+    await b.execute("commit")
+    for head in heads:
+        assert await claimed(a) == []
+        await finish(a, head)
+    assert await claimed(a) == [late]

@@ -22,6 +22,7 @@ from .sessions import (
     files,
     maintain,
     no_ticks,
+    pages,
     raise_floors,
     ring,
     sessions,
@@ -626,6 +627,20 @@ async def test_ticks_leave_no_rows_behind_where_a_job_stays_parked(a: Connection
     await a.execute("select pgq_enqueue('1', run_at => now() + '1 day')")
     await maintain(a, 50)
     assert await a.fetchval("select count(*) from pgq.floor where slot >= 4") < 3
+
+
+async def test_ticks_cost_the_same_however_many_there_were_under_a_held_horizon(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("set pgq.slot_size = '8388608'")
+    await a.execute("select pgq_enqueue('1', run_at => now() + '1 day')")
+    await b.execute("begin isolation level repeatable read; select 1")
+    looked: list[int] = []
+    for _ in range(3):
+        await maintain(a, 1000)
+        # At the least: one in a hundred looks at more.
+        looked.append(min([await pages(a, "select pgq._tick()") for _ in range(5)]))
+    assert looked[2] <= looked[0] + 3, looked
 
 
 PARK = "select pgq_fail($1, $2, retry_in => '1 ms')"

@@ -69,13 +69,10 @@ begin
         select k from unnest(p_notes) n, unnest(n.keys) k
     ));
     -- The places of jobs that were added are noted with a minus.
-    perform pgq._turn_groups(
-                array_agg(g.id), array_agg(g.ended), array_agg(g.added), array_agg(g.jobs)
-            )
+    perform pgq._turn_groups(array_agg(g.id), array_agg(g.ended), array_agg(g.added))
        from (
                 select u.key as id, min(u.place) filter (where u.place >= 0) as ended,
-                       min(-u.place) filter (where u.place < 0) as added,
-                       count(*) filter (where u.place < 0)::integer as jobs
+                       min(-u.place) filter (where u.place < 0) as added
                   from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place)
                  where n.kind = 'g'
                  group by u.key
@@ -89,6 +86,10 @@ begin
       where b.lane is null
          or (b.is_head and (select q.group_concurrency from pgq.queue q
                              where q.id = pgq._queue_of(b.lane)) > 1)
+         or exists (
+                select from pgq.job j
+                 where j.slot in (4, 5) and j.group_id = g.id and j.is_head and j.place >= g.added
+            )
      having count(*) > 0;
     perform pgq._turn_waiters(array_agg(k))
        from unnest(p_notes) n, unnest(n.keys) k where n.kind = 'w' having count(*) > 0;

@@ -87,6 +87,8 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_n bigint;
 begin
     insert into pgq.floor (slot, n, lane, floor, base, mark)
     select p_slot, nextval('pgq.floor_n'), 0, 0, n.base, pgq._us(p_now)
@@ -108,11 +110,15 @@ begin
                           as base
            ) n
      where f.n is null or f.mark > pgq._us(p_now)
-        or (coalesce(p_writer >= f.xid, true) and f.mark < pgq._us(p_now));
-    -- A parked slot may stay for long.
+        or (coalesce(p_writer >= f.xid, true) and f.mark < pgq._us(p_now))
+    returning n into v_n;
+    -- A parked slot may stay for long. The one before, without a look at all dead ones.
     delete from pgq.floor f
-     where f.slot = p_slot
-       and f.n < (select o.n from pgq.floor o where o.slot = p_slot order by o.n desc limit 1);
+     where f.slot = p_slot and f.lane = 0
+       and f.n = (
+               select o.n from pgq.floor o
+                where o.slot = p_slot and o.lane = 0 and o.n < v_n order by o.n desc limit 1
+           );
 exception
     -- The block is for its subtransaction, as in pgq._raise_0.
     when lock_not_available then

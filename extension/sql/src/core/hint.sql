@@ -13,11 +13,10 @@ begin
     with taken as (
         delete from pgq.hint h where h.key = any (p_groups) and h.kind = 'g' returning h.*
     )
-    select array_agg(g.key) as groups, array_agg(bigint '0') as ended,
-           array_agg(g.place) as added, array_agg(1000) as jobs
+    select array_agg(g.key) as groups, array_agg(bigint '0') as ended, array_agg(g.place) as added
       into v_turn
       from (select t.key, min(t.place) as place from taken t group by t.key) g;
-    perform pgq._turn_groups(v_turn.groups, v_turn.ended, v_turn.added, v_turn.jobs);
+    perform pgq._turn_groups(v_turn.groups, v_turn.ended, v_turn.added);
 end
 $$;
 comment on function pgq._take_group_hints(bigint[]) is

@@ -21,35 +21,18 @@ comment on function pgq._copied(pgq.job, smallint, bigint, bigint) is
 'The copy of a head, for the ring: the key of the job stays with its row in the line.';
 
 create function pgq._let_late_in(
-    p_groups bigint[], p_added bigint[], p_jobs integer[], out groups bigint[], out places bigint[]
+    p_groups bigint[], p_added bigint[], out groups bigint[], out places bigint[]
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Between the first job that was added and the last head stand only jobs that were added, and
-    -- heads.
-    select array_agg(l.id), array_agg(l.head + 1) into groups, places
-      from (
-               select g.id, (
-                          select max(w.place)
-                            from (
-                                     select j.place, j.is_head from pgq.job j
-                                      where j.slot in (4, 5) and j.group_id = g.id
-                                        and j.place >= g.added
-                                      order by j.place, j.id limit g.jobs + q.group_concurrency
-                                 ) w
-                           where w.is_head
-                      ) as head
-                 from unnest(p_groups, p_added, p_jobs) g (id, added, jobs),
-                      lateral (
-                          select j.lane from pgq.job j
-                           where j.slot in (4, 5) and j.group_id = g.id and j.place >= g.added
-                           order by j.place, j.id limit 1
-                      ) f
-                 join pgq.queue q on q.id = pgq._queue_of(f.lane)
-           ) l
-     where l.head is not null;
+    select array_agg(g.id), array_agg(h.place + 1) into groups, places
+      from unnest(p_groups, p_added) g (id, added), lateral (
+               select j.place from pgq.job j
+                where j.slot in (4, 5) and j.group_id = g.id and j.is_head and j.place >= g.added
+                order by j.place desc limit 1
+           ) h;
     if groups is null then
         return;
     end if;
@@ -76,7 +59,7 @@ begin
       from free f where j.slot in (4, 5) and j.slot = f.slot and j.id = f.id;
 end
 $$;
-comment on function pgq._let_late_in(bigint[], bigint[], integer[]) is
+comment on function pgq._let_late_in(bigint[], bigint[]) is
 'Puts jobs that were added from a place on behind the last head that stands behind them; returns '
 'the groups of which that holds, and the new place of those jobs.';
 
@@ -132,9 +115,7 @@ comment on function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigi
 'The rows of lines that are to become heads: see pgq._turn_groups. p_late, p_places: what '
 'pgq._let_late_in has returned.';
 
-create function pgq._turn_groups(
-    p_groups bigint[], p_ended bigint[], p_added bigint[], p_jobs integer[]
-)
+create function pgq._turn_groups(p_groups bigint[], p_ended bigint[], p_added bigint[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -145,7 +126,7 @@ declare
     v_late record; v_next record; v_lane record;
 begin
     select l.groups, l.places into v_late
-      from pgq._let_late_in(p_groups, p_added, p_jobs) l
+      from pgq._let_late_in(p_groups, p_added) l
      where num_nonnulls(variadic p_added) > 0;
     select array_agg(n.slot) as slots, array_agg(n.id) as ids, array_agg(n.lane) as lanes,
            array_agg(n.group_id) as groups, array_agg(n.head_place) as places
@@ -197,10 +178,10 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._turn_groups(bigint[], bigint[], bigint[], integer[]) is
+comment on function pgq._turn_groups(bigint[], bigint[], bigint[]) is
 'Makes the first rows of lines heads, with copies in the ring, or due; their buckets are locked. '
-'p_ended: before that place nobody stands; p_added: from which place on p_jobs jobs were added. '
-'Either may be null.';
+'p_ended: before that place nobody stands; p_added: from which place on jobs were added. Either '
+'may be null.';
 
 create function pgq._promote_head(p_row pgq.job)
 returns void

@@ -110,6 +110,7 @@ create index job_{slot}_lane_pos_idx on pgq.job_{slot} (lane, pos);
 create index job_{slot}_lane_id_idx on pgq.job_{slot} (lane, id);
 create index job_{slot}_due_idx on pgq.job_{slot} (due) where due is not null;
 create index job_{slot}_place_idx on pgq.job_{slot} (group_id, place, id) where place is not null;
+create index job_{slot}_head_idx on pgq.job_{slot} (group_id, place) where is_head;
 --@ end
 
 /*
