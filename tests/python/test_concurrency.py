@@ -643,6 +643,26 @@ async def test_cancelling_waits_for_a_completion_and_then_decides(
     assert await complete(a, receipts) == ([job_id] if asked else [])
 
 
+@pytest.mark.parametrize(("delay", "claimed_again"), [("0", False), ("0", True), ("1 h", False)])
+async def test_cancelling_waits_for_a_release_and_ends_what_was_given_back(
+    a: Connection, b: Connection, c: Connection, delay: str, claimed_again: bool
+) -> None:
+    await enqueue(a, 1)
+    (receipt,) = await dequeue(a)
+    await a.execute("begin")
+    await a.fetchval(f"select pgq_release($1::int8, $2::int8, '{delay}')", *receipt)
+    if claimed_again:
+        await a.execute("select pgq_claim($1)", receipt[0])
+    async with started(b.fetchval("select pgq_cancel($1::bigint)", receipt[0])) as cancelled:
+        await waiting(c, b, cancelled)
+        await a.execute("commit")
+        assert await within(cancelled) is not claimed_again
+    state = "active" if claimed_again else "cancelled"
+    assert await c.fetchval("select state from pgq_get($1)", receipt[0]) == state
+    asked = await c.fetch("select cancel_requested from pgq.job where token is not null")
+    assert [row[0] for row in asked] == [True] * claimed_again
+
+
 async def test_a_cancelled_head_is_followed_by_the_next_of_its_group(a: Connection) -> None:
     put = "select pgq_enqueue('1', group_key => 'g')"
     first, second, third = [await a.fetchval(put) for _ in range(3)]

@@ -143,7 +143,7 @@ comment on function
     pgq._lock_noted(smallint, bigint[], bigint[], integer[], jsonb[]) is
 'Locks the jobs of good receipts that get a checkpoint, in the order of the receipts.';
 
-create function pgq._mark(p_slot smallint, p_id bigint, p_flag name)
+create function pgq._mark(p_slot smallint, p_id bigint, p_flag name, p_token bigint)
 returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -151,11 +151,14 @@ as $$
 declare
     v_count integer;
 begin
-    execute format('update pgq.job_%s j set %I = true where j.id = $1', p_slot, p_flag)
-      using p_id;
+    execute format(
+        'update pgq.job_%s j set %I = true where j.id = $1 and ($2 is null or j.token = $2)',
+        p_slot, p_flag
+    ) using p_id, p_token;
     get diagnostics v_count = row_count;
     return v_count > 0;
 end
 $$;
-comment on function pgq._mark(smallint, bigint, name) is
-'Sets is_awaited or cancel_requested of a job. False if it is not there any more.';
+comment on function pgq._mark(smallint, bigint, name, bigint) is
+'Sets is_awaited or cancel_requested of a job, with a token only of its lease. False if it is not '
+'there any more.';

@@ -167,7 +167,7 @@ begin
         -- Between the looks for it somebody may have retried it.
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_last := greatest(v_last, v_found.place);
-        perform pgq._mark(v_found.place[1]::smallint, v_id, 'is_awaited')
+        perform pgq._mark(v_found.place[1]::smallint, v_id, 'is_awaited', null)
           where not v_found.is_marked;
         open := open || v_id;
         is_hopeless := is_hopeless or v_found.place[1] = 6;

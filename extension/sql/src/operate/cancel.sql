@@ -16,8 +16,8 @@ begin
     loop
         v_job := pgq._find_and_lock(p_id, p_force);
         exit when v_job.id is null or v_job.token is null or p_force;
-        -- Its holder is told. False if it has ended or been moved meanwhile.
-        if pgq._mark(v_job.slot, v_job.id, 'cancel_requested') then
+        -- Its holder is told. False if its lease has ended or it was moved meanwhile.
+        if pgq._mark(v_job.slot, v_job.id, 'cancel_requested', v_job.token) then
             return false;
         end if;
     end loop;
