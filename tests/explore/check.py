@@ -210,6 +210,11 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
             yield world
         else:
             yield from model.commit(after, who)
+    if known.world.base.queue.dropped == "force" and not pending.start.queue.dropped:
+        # It was sent before the drop, and may still have met the jobs.
+        before = replace(view, world=replace(known.world, base=pending.start))
+        if any(rule(before, call, answer)):
+            yield known.world
 
 
 def _busy(known: Possibility, who: str) -> frozenset[str]:

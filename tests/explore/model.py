@@ -141,9 +141,16 @@ def commit(world: World, who: str) -> Iterator[World]:
     mine = world.open[who]
     queue = mine.queue or world.base.queue
     jobs = {**world.base.jobs, **mine.jobs}
+    others = world.with_open(who, None)
     if queue.dropped:
-        jobs = {name: _dropped(job, queue, mine.jobs) for name, job in jobs.items()}
-    after = replace(world.with_open(who, None), base=Committed(jobs=jobs, queue=queue))
+        # What others have locked, or had, goes with the next tick.
+        stay = others.held() if mine.queue else {n for n, j in jobs.items() if j.state in LIVE}
+        ended = {name: _dropped(job, queue) for name, job in jobs.items()}
+        left = {name: job for name, job in jobs.items() if name in stay and name not in mine.jobs}
+        if queue.dropped == "force" and any(ended[name] != left[name] for name in left):
+            yield replace(others, base=Committed(jobs={**ended, **left}, queue=queue))
+        jobs = ended
+    after = replace(others, base=Committed(jobs=jobs, queue=queue))
     plain = mine.snapshot is None and not who.endswith("'")
     groups = {job.group for job in mine.jobs.values() if job.group}
     ticks = mine.ticks and not after.open
@@ -162,7 +169,7 @@ def _groups(world: World) -> set[str]:
     return {job.group for job in world.base.jobs.values() if job.group}
 
 
-def _dropped(job: Job, queue: Queue, mine: Mapping[str, Job]) -> Job:
+def _dropped(job: Job, queue: Queue) -> Job:
     """Return what becomes of a job when its queue is dropped, or was before it was committed."""
     if job.state not in (*LIVE, "dead"):
         return job
@@ -233,6 +240,8 @@ def tick(world: World) -> Iterator[World]:
         job.name: job if job.name in held else _ticked(job, world)
         for job in world.base.jobs.values()
     }
+    if world.base.queue.dropped:
+        jobs = {name: _dropped(job, world.base.queue) for name, job in jobs.items()}
     ticked = replace(world, base=replace(world.base, jobs=jobs))
     yield from settle(ticked, _groups(ticked), certain=True)
 

@@ -627,5 +627,9 @@ def look(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     states = {job.name: job.state for job in view.jobs.values() if job.state != GONE}
     if "rest" in call.options and any(state in LIVE for state in states.values()):
         return
-    if not isinstance(answer, Failure) and dict(answer) == states:
+    if isinstance(answer, Failure):
+        return
+    # What ends after the drop of its queue is not kept.
+    seen = dict(answer)
+    if seen == states or (view.queue.dropped and seen.items() <= states.items()):
         yield view.mine
