@@ -1486,3 +1486,40 @@ async def test_a_late_job_waits_for_all_heads_when_the_concurrency_was_lowered(
         assert await claimed(a) == []
         await finish(a, head)
     assert await claimed(a) == [late]
+
+
+@pytest.mark.parametrize("kind", ["group", "waiter"])
+async def test_what_is_left_to_ticks_again_and_again_starves_nobody(
+    a: Connection, b: Connection, c: Connection, kind: str
+) -> None:
+    if kind == "group":
+        await a.execute("begin isolation level repeatable read")
+        await a.fetch(MANY, [str(n) for n in range(1501)])
+        await a.execute("commit")
+    else:
+        await a.execute("select pgq_enqueue('1')")
+        receipts = await dequeue(a)
+        await a.execute(
+            "select pgq_enqueue('2', after => array[$1::bigint]) from generate_series(1, 1501)",
+            receipts[0][0],
+        )
+    # The other jobs are about to be cancelled. Keys in order come to this one as the last.
+    job_id = await a.fetchval(
+        "select id from pgq.job where token is null order by coalesce(group_id, id) desc limit 1"
+    )
+    for session, sign in ((b, "<>"), (c, "=")):
+        await session.execute("begin")
+        await session.execute(
+            f"select from pgq.job where id {sign} {job_id} and token is null for update"
+        )
+    if kind == "waiter":
+        assert await complete(a, receipts) == [receipts[0][0]]
+        assert await a.fetchval("select count(*) from pgq.hint") == 1501
+    await c.execute("rollback")
+    # Each time two of three have their turn.
+    for _ in range(25):
+        await maintain(a)
+        if (ids := await claimed(a)) != []:
+            break
+    assert ids == [job_id]
+    assert await a.fetchval("select count(*) from pgq.hint") == 1500

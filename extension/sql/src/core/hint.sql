@@ -2,6 +2,35 @@
  * What a tick does for commits that could not decide: see core/commit.sql, and pgq.hint.
  */
 
+create function pgq._some_hints(p_kind "char", p_skips bigint[])
+returns text[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- From anywhere: what is locked or fails again must not stand before the others for ever.
+    v_from constant tid
+        := format('(%s,0)', floor(random() * pg_relation_size('pgq.hint') / 8192))::tid;
+begin
+    return pgq._try_buckets(array(
+        select distinct h.key
+          from (
+                   select u.key
+                     from (
+                              select o.* from pgq.hint o where o.ctid >= v_from
+                               union all
+                              select o.* from pgq.hint o where o.ctid < v_from
+                          ) u
+                    where u.kind = p_kind
+                      and case p_kind when 'w' then abs(u.key) else u.key end <> all (p_skips)
+                    limit 1000
+               ) h
+    ))::text[];
+end
+$$;
+comment on function pgq._some_hints("char", bigint[]) is
+'The keys of up to 1000 hints of a kind, their buckets locked, without what is skipped.';
+
 create function pgq._take_group_hints(p_groups bigint[])
 returns void
 language plpgsql
@@ -41,25 +70,8 @@ begin
     update pgq.hint h set place = 0 where h.kind = 'q';
     perform pgq._take_end_hints();
     perform pgq._hint(pgq._notes());
-    -- Those that are locked or fail again must not stand before the others for ever.
-    perform pgq._do_each('group', pgq._try_buckets(array(
-        select g.key
-          from (
-                   select distinct h.key from pgq.hint h
-                    where h.kind = 'g'
-                      and h.key <> all ((select pgq._skips('group'))::bigint[])
-               ) g
-         order by random() limit 1000
-    ))::text[]);
-    perform pgq._do_each('waiter', pgq._try_buckets(array(
-        select w.key
-          from (
-                   select distinct h.key from pgq.hint h
-                    where h.kind = 'w'
-                      and abs(h.key) <> all ((select pgq._skips('job'))::bigint[])
-               ) w
-         order by random() limit 1000
-    ))::text[]);
+    perform pgq._do_each('group', pgq._some_hints('g', pgq._skips('group')::bigint[])),
+            pgq._do_each('waiter', pgq._some_hints('w', pgq._skips('job')::bigint[]));
 end
 $$;
 comment on function pgq._take_hints() is 'Decides what could not be decided at a commit.';
