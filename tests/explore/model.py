@@ -149,6 +149,10 @@ def commit(world: World, who: str) -> Iterator[World]:
         left = {name: job for name, job in jobs.items() if name in stay and name not in mine.jobs}
         if queue.dropped == "force" and any(ended[name] != left[name] for name in left):
             yield replace(others, base=Committed(jobs={**ended, **left}, queue=queue))
+        # A lease that was over may have been taken back before.
+        freed = {n: _dropped(_ticked(j, world), queue) for n, j in jobs.items()}
+        if mine.queue and freed != ended:
+            yield replace(others, base=Committed(jobs={**freed, **left}, queue=queue))
         jobs = ended
     after = replace(others, base=Committed(jobs=jobs, queue=queue))
     plain = mine.snapshot is None and not who.endswith("'")

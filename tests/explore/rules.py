@@ -394,7 +394,7 @@ def heartbeat(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     for name in call.names:
         job = view.good(name)
         stuck = name in view.held or name in view.busy
-        if name not in told and (job is None or view.over(job)) and not stuck:
+        if name not in told and (job is None or view.over(job)) and name not in view.held:
             late += [job] if job else []
             continue
         base = view.world.base.jobs.get(name)
