@@ -170,7 +170,7 @@ create table pgq.hint (
     place bigint not null default 0
 );
 alter table pgq.hint replica identity full;
-create index hint_key_idx on pgq.hint (key, kind);
+create index hint_kind_key_idx on pgq.hint (kind, key);
 comment on table pgq.hint is
 'What could not be decided at a commit, for the next tick. Kinds as in pgq.note; q: all groups of '
 'a queue; e: a job that has completed or (minus) died, and for which others wait; l: a job that '
