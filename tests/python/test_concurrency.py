@@ -689,3 +689,20 @@ async def test_a_job_dies_again_while_another_session_is_about_to_retry_it(
         await a.execute("commit")
         assert await within(other) is False, "and no error: it has no key that another one holds"
     assert await b.fetchval(retry, job_id)
+
+
+async def test_a_lease_far_from_the_floor_that_is_locked_when_it_expires_is_taken_back_later(
+    a: Connection, b: Connection
+) -> None:
+    now = await stop_clock(a)
+    ids = await enqueue(a, 1500)
+    assert await a.fetchval("select token from pgq_claim($1, '1 minute')", ids[-1]) > 0
+    await stop_clock(a, now + timedelta(minutes=2))
+    await b.execute("begin")
+    await b.execute(f"select from pgq.job where id = {ids[-1]} for update")
+    await maintain(a)
+    await b.execute("rollback")
+    await maintain(a)
+    assert await a.fetchval(f"select state from pgq_jobs where id = {ids[-1]}") == "ready"
+    await maintain(a)
+    assert await a.fetchval("select count(*) from pgq.hint") == 0

@@ -22,6 +22,7 @@ from .sessions import (
     no_ticks,
     raise_floors,
     sessions,
+    slot_of,
     started,
     stop_clock,
     turning,
@@ -347,17 +348,47 @@ async def assert_cheap_again(connection: Connection, act: Callable[[], Awaitable
     await until(is_cheap, pause=0.3)
 
 
+@pytest.mark.parametrize(("concurrency", "is_retried"), [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("adds", [False, True])
 async def test_a_hot_group_is_turned_at_the_same_cost_under_a_held_horizon(
-    dsn: Dsn, a: Connection, adds: bool
+    dsn: Dsn, a: Connection, adds: bool, concurrency: int, is_retried: bool
 ) -> None:
     async def turn() -> int:
+        if is_retried:
+            ((job_id, token),) = await dequeue(a)
+            await a.execute("select pgq_fail($1, $2, retry_in => '1 ms')", job_id, token)
+
+            async def is_back() -> bool:
+                await maintain(a)
+                return await slot_of(a, job_id) in range(4)
+
+            await until(is_back)
         before = await entries(a)
-        held = await dequeue(a, 10)
+        held = await dequeue(a)
         async with a.transaction():
             assert len(await complete(a, held)) == 1
             if adds:
                 await put(a, "hot")
+        return await entries(a) - before
+
+    async with sessions(dsn, 1) as (holder,):
+        await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
+        await a.execute(
+            "select pgq_configure_queue('default', group_concurrency => $1)", concurrency
+        )
+        await a.fetch(MANY, ["hot"] * 3000)
+        await assert_cheap_again(a, turn)
+
+
+async def test_a_hot_group_is_left_to_ticks_at_the_same_cost_under_a_held_horizon(
+    dsn: Dsn, a: Connection, b: Connection
+) -> None:
+    async def turn() -> int:
+        await maintain(b)
+        held = await dequeue(b)
+        before = await entries(a)
+        async with a.transaction(isolation="repeatable_read"):
+            assert len(await complete(a, held)) == 1
         return await entries(a) - before
 
     async with sessions(dsn, 1) as (holder,):

@@ -61,7 +61,7 @@ select j.id, case when not r.is_parked then j.id end, j.enqueued_at,
            else 2 * coalesce(j.wait, j.id) + (j.wait <> j.id is true)::integer
        end end,
        case when r.is_parked and g.id is not null and s.state <> 'waiting' then true end,
-       case when not r.is_parked and g.id is not null then 0 end, j.payload, j.headers,
+       case when g.id is not null and s.state <> 'waiting' then 0 end, j.payload, j.headers,
        j.last_error, j.dedupe_key, case when r.is_parked or g.id is null then j.dedupe_queue_id end,
        j.group_key, j.checkpoint
   from pgq_0_1.job j
@@ -88,11 +88,11 @@ select j.id, case when not r.is_parked then j.id end, j.enqueued_at,
 -- Dead jobs that block their groups; the archive may have lost them.
 insert into pgq.job (
     id, enqueued_at, lane, slot, attempt, max_attempts, run_at, group_id, place, is_head,
-    is_blocked, payload, headers, last_error, dedupe_key, group_key, checkpoint
+    is_blocked, head_place, payload, headers, last_error, dedupe_key, group_key, checkpoint
 )
 select b.job_id, coalesce(a.enqueued_at, pgq._now()),
        pgq._lane_of(b.queue_id, coalesce(a.priority, 0)), 4, coalesce(a.attempt, 0),
-       a.max_attempts, a.run_at, (pgq._group_ids(b.queue_id, array[k.key]))[1], 0, true, true,
+       a.max_attempts, a.run_at, (pgq._group_ids(b.queue_id, array[k.key]))[1], 0, true, true, 0,
        coalesce(a.payload, 'null'), a.headers, a.last_error, a.dedupe_key, k.key, a.checkpoint
   from pgq_0_1.group_block b
   left join pgq.archive a on a.id = b.job_id and a.state = 'dead',

@@ -110,8 +110,8 @@ begin
                 select distinct j.lane
                   from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place), lateral (
                            select o.lane from pgq.job o
-                            where o.slot in (4, 5) and o.group_id = u.key and o.place is not null
-                            limit 1
+                            where o.slot in (4, 5) and o.group_id = u.key and o.place >= u.place
+                            order by o.place, o.id limit 1
                        ) j
                  where n.kind = 'g' and u.place >= 0
             ) l;

@@ -68,7 +68,7 @@ begin
        and j.place is not null;
     delete from pgq.hint h where h.kind = 'q' and h.place = 0;
     update pgq.hint h set place = 0 where h.kind = 'q';
-    perform pgq._take_end_hints();
+    perform pgq._take_lease_hints(pgq._now()), pgq._take_end_hints();
     perform pgq._hint(pgq._notes());
     perform pgq._do_each('group', pgq._some_hints('g', pgq._skips('group')::bigint[])),
             pgq._do_each('waiter', pgq._some_hints('w', pgq._skips('job')::bigint[]));
@@ -81,19 +81,20 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_lease record;
 begin
-    for v_lease in
-        select h.key, j.slot, coalesce(j.lease_expires_at <= p_now, true) as is_over
-          from pgq.hint h left join pgq.job j on j.id = h.key and j.slot in (0, 1, 2, 3)
-         where h.kind = 'l'
-    loop
-        continue when not v_lease.is_over;
-        perform pgq._reclaim(v_lease.slot, array[v_lease.key], p_now)
-          where v_lease.slot is not null;
-        delete from pgq.hint h where h.kind = 'l' and h.key = v_lease.key;
-    end loop;
+    perform pgq._reclaim(l.slot, l.ids, p_now)
+       from (
+                select j.slot, array_agg(j.id) as ids
+                  from pgq.hint h join pgq.job j on j.id = h.key and j.slot in (0, 1, 2, 3)
+                 where h.kind = 'l' and j.lease_expires_at <= p_now
+                 group by j.slot
+            ) l;
+    -- Not of what is locked or fails: that is tried again.
+    delete from pgq.hint h
+     where h.kind = 'l' and not exists (
+               select from pgq.job j
+                where j.id = h.key and j.slot in (0, 1, 2, 3) and j.token is not null
+           );
 end
 $$;
 comment on function pgq._take_lease_hints(timestamptz) is

@@ -113,10 +113,10 @@ begin
            ));
     perform pgq._follow_clock(v_now), pgq._shift_xids(v_now), pgq._forget_skipped(v_now);
     perform pgq._fire_schedules(v_now), pgq._forget_dropped();
-    perform pgq._tick_slots(v_now), pgq._take_lease_hints(v_now);
-    perform pgq._drop_permits(), pgq._forget_starts(v_now);
+    perform pgq._tick_slots(v_now);
     perform pgq._hint(pgq._notes()), pgq._take_hints(), pgq._hint(pgq._notes()),
             pgq._empty_hints();
+    perform pgq._drop_permits(), pgq._forget_starts(v_now);
     perform pgq._rotate(v_now);
     perform pgq._expire_archive(v_now), pgq._merge_lanes(), pgq._fit_samples(), pgq._sum_up(v_now);
 end

@@ -226,7 +226,6 @@ begin
     elsif v_job.place is null then
         v_job := pgq._remove(v_job.slot, v_job.id);
     else
-        v_job.head_place := 0;
         v_job.place := null;
         v_job.is_head := null;
         v_job.dedupe_queue_id := null;

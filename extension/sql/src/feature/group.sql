@@ -100,11 +100,13 @@ declare
 begin
     for v_end in
         select min(j.slot) as slot, q.group_on_dead = 'block' and p_state = 'dead' as blocks,
-               array_agg(j.id) filter (where j.head_place is not null) as heads,
-               array_agg(j.group_id) filter (where j.head_place is not null) as groups,
-               array_agg(j.head_place) filter (where j.head_place is not null) as places,
+               array_agg(j.id) filter (where j.head_place is not null and j.place is null) as heads,
+               array_agg(j.group_id)
+                   filter (where j.head_place is not null and j.place is null) as groups,
+               array_agg(j.head_place)
+                   filter (where j.head_place is not null and j.place is null) as places,
                array_agg(j.group_id) filter (where j.place is not null and j.is_head) as firsts,
-               array_agg(0::bigint) filter (where j.place is not null and j.is_head) as zeros,
+               array_agg(j.head_place) filter (where j.place is not null and j.is_head) as starts,
                array_agg(j.id) filter (where j.is_awaited) as awaited,
                array_agg(j.lane) filter (where j.is_awaited) as awaited_lanes,
                array_agg(j.id) filter (where pgq._waits_for_jobs(j)) as waiters
@@ -115,7 +117,7 @@ begin
                     v_end.slot, v_end.heads, v_end.groups, v_end.places,
                     coalesce(v_end.blocks, false)
                 ) where v_end.heads is not null;
-        perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.zeros),
+        perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.starts),
                 pgq._drop_dependencies(v_end.waiters);
         perform pgq._tell_waiters(
                     v_end.slot, v_end.awaited, v_end.awaited_lanes, p_state = 'completed'
@@ -145,7 +147,7 @@ begin
             returning j.*
         loop
             v_count := v_count + 1;
-            perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[bigint '0']);
+            perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[v_row.head_place]);
         end loop;
     end loop;
     perform pgq._check_moved() where v_count = 0;

@@ -3,9 +3,7 @@
  * ticks call it with the buckets of the groups locked. It waits for nobody. See feature/group.sql.
  */
 
-create function pgq._copied(
-    p_row pgq.job, p_slot smallint, p_pos bigint, p_head_place bigint default 0
-)
+create function pgq._copied(p_row pgq.job, p_slot smallint, p_pos bigint)
 returns pgq.job
 language sql
 immutable
@@ -13,11 +11,11 @@ begin atomic
     select row(
         p_row.id, p_pos, p_row.enqueued_at, p_row.lane, p_slot, p_row.attempt, p_row.lost,
         p_row.max_attempts, p_row.run_at, p_row.start_by, null, null, null, null, null, null, null,
-        p_row.is_awaited, null, p_row.group_id, null, null, null, p_head_place, p_row.payload,
+        p_row.is_awaited, null, p_row.group_id, null, null, null, p_row.head_place, p_row.payload,
         p_row.headers, p_row.last_error, p_row.dedupe_key, null, p_row.group_key, p_row.checkpoint
     )::pgq.job;
 end;
-comment on function pgq._copied(pgq.job, smallint, bigint, bigint) is
+comment on function pgq._copied(pgq.job, smallint, bigint) is
 'The copy of a head, for the ring: the key of the job stays with its row in the line.';
 
 create function pgq._let_late_in(
@@ -97,10 +95,10 @@ begin
          -- Where as many stand before the jobs that were added, none of these can be a head.
          where b.jobs < q.group_concurrency
     )
-    select r.slot, r.id, r.lane, t.id as group_id,
-           case when t.most = 1 then r.place else 0 end as head_place
+    select r.slot, r.id, r.lane, t.id as group_id, r.first as head_place
       from turn t, lateral (
-               select f.*, bool_or(f.is_blocked) over () as is_blocked_by_one
+               select f.*, min(f.place) over () as first,
+                      bool_or(f.is_blocked) over () as is_blocked_by_one
                  from (
                           select j.slot, j.id, j.lane, j.place, j.is_head, j.is_blocked
                             from pgq.job j
@@ -151,16 +149,16 @@ begin
         returning key
     ), head as (
         update pgq.job j
-           set is_head = true,
+           set is_head = true, head_place = n.head_place,
                due = case when j.run_at > v_now then pgq._due(j.run_at, v_now) end
           from free n
          where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id
-        returning j as job, j.id, j.lane, j.due, n.head_place
+        returning j as job, j.id, j.lane, j.due
     ), copied as (
         insert into pgq.job
         select (c.job).*
           from (
-                   select pgq._copied(h.job, v_head, nextval('pgq.number'), h.head_place) as job
+                   select pgq._copied(h.job, v_head, nextval('pgq.number')) as job
                      from (select o.* from head o where o.due is null order by o.id) h offset 0
                ) c
     )

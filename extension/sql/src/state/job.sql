@@ -86,7 +86,7 @@ comment on column pgq.job.is_head is
 'Of a row in a line: the job may run. It has a copy in the ring, or due is set.';
 comment on column pgq.job.is_blocked is 'Of a head: the job is dead, and its group is blocked.';
 comment on column pgq.job.head_place is
-'Of the copy of a head: its place in the line if it is known to be the first one, else 0.';
+'Of a head and its copy: a place in the line before which no job stands.';
 comment on column pgq.job.dedupe_queue_id is 'The queue, if the row holds the dedupe key.';
 
 --@ each slot
@@ -170,7 +170,7 @@ create table pgq.hint (
     place bigint not null default 0
 );
 alter table pgq.hint replica identity full;
-create index hint_key_idx on pgq.hint (key, kind);
+create index hint_kind_key_idx on pgq.hint (kind, key);
 comment on table pgq.hint is
 'What could not be decided at a commit, for the next tick. Kinds as in pgq.note; q: all groups of '
 'a queue; e: a job that has completed or (minus) died, and for which others wait; l: a job that '
