@@ -1459,8 +1459,7 @@ async def test_a_head_keeps_what_has_replaced_it_though_maintenance_was_moving_i
         await waiting(c, a, replacing)
         await b.execute("commit")
         assert await within(replacing) == head
-    await a.execute("select pgq_fail(id, token, retry_in => '1 ms') from pgq_dequeue()")
-    await asyncio.sleep(0.002)
+    await a.execute("select pgq_fail(id, token, retry_in => '0') from pgq_dequeue()")
     await maintain(a)
     assert await a.fetchval("select payload from pgq_dequeue()") == "2"
 
@@ -1478,6 +1477,39 @@ async def test_late_jobs_that_were_left_to_a_tick_wait_for_the_head_however_many
     assert await claimed(a) == []
     await finish(a, head)
     assert await claimed(a) == late[:1]
+
+
+async def test_a_late_job_that_is_free_again_while_a_tick_looks_is_no_second_head(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("begin; set constraints all immediate")
+    late = await put(b)
+    head = await put(a)
+    assert await claimed(a) == [head]
+    await b.execute("commit")
+    await a.execute("""
+        alter function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[])
+            rename to _next_heads_then;
+        create function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[])
+        returns table (slot smallint, id bigint, lane bigint, group_id bigint, head_place bigint)
+        language plpgsql as $$
+        begin
+            perform pg_advisory_xact_lock(7);
+            return query select * from pgq._next_heads_then($1, $2, $3, $4, $5);
+        end
+        $$
+    """)
+    await b.execute("begin; select pg_advisory_xact_lock(7)")
+    await c.execute(f"begin; select from pgq.job where id = {late} for update")
+    async with started(a.execute("select pgq_maintain()")) as tick:
+        await waiting(c, a, tick)
+        await c.execute("rollback")
+        await b.execute("rollback")
+        await within(tick)
+    await maintain(a)
+    assert await claimed(a) == []
+    await finish(a, head)
+    assert await claimed(a) == [late]
 
 
 async def test_a_late_job_waits_for_a_head_behind_one_that_was_left_to_a_tick(

@@ -72,7 +72,7 @@ as $$
 begin
     return query
     with turn as materialized (
-        select g.id, coalesce(g.ended, b.place, l.place, g.added) as place,
+        select g.id, coalesce(g.ended, b.place, l.place, g.added) as place, l.place as late,
                q.group_concurrency as most
           from unnest(p_groups, p_ended, p_added) g (id, ended, added)
           left join unnest(p_late, p_places) l (id, place) on l.id = g.id,
@@ -106,7 +106,9 @@ begin
                            order by j.place, j.id limit t.most
                       ) f
            ) r
-     where r.is_head is null and r.is_blocked_by_one is null;
+     where r.is_head is null and r.is_blocked_by_one is null
+       -- Not a late one that was locked a moment ago.
+       and (t.late is null or r.place >= t.late);
 end
 $$;
 comment on function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[]) is
