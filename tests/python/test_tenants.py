@@ -620,7 +620,7 @@ async def test_sessions_that_are_open_at_once_do_not_pass_the_bound_of_prioritie
             first,
         )
     await a.execute("commit")
-    with pytest.raises(error, match="1000 priorities|could not serialize"):
+    with pytest.raises(error, match=r"1000 priorities|could not serialize"):
         await b.execute("commit")
     assert await a.fetchval("select count(*) from pgq.lane") <= 1000
 
