@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import asyncpg
 import pgq
 import pytest
-from pgq import testing
+from pgq import _sql, testing
 from pgq._cli.supervisor import Supervisor
 from pgq._unbegun import Unbegun, left
 from pgserver import PATIENCE
@@ -195,36 +196,37 @@ def kill(unbegun: Unbegun) -> None:
     unbegun.file.close()
 
 
+def killed(*ids: int) -> None:
+    """Leave the receipts of jobs."""
+    unbegun = Unbegun("a")
+    unbegun.add(testing.job(None, id=number, token=-number) for number in ids)
+    kill(unbegun)
+
+
+def found(whose: str = "a") -> list[list[tuple[int, int]]]:
+    """Return what killed workers have left."""
+    return [[(*receipt,) for receipt in receipts] for _, receipts in left(whose)]
+
+
 def test_receipts_outlive_whoever_has_written_them(place: Path) -> None:
     jobs = [testing.job(None, id=number, token=-number) for number in range(1, 5000)]
     first = Unbegun("a")
     first.add(jobs)
     for job in [*jobs[2:], jobs[0], jobs[0]]:
         first.discard(job.token)
-    assert list(left("a")) == []  # it lives
+    assert found() == []  # it lives
     kill(first)
-    assert list(left("b")) == []  # another database
-    assert list(left("a")) == [[(2, -2)]]
-    assert list(left("a")) == []
+    assert found("b") == []  # another database
+    assert found() == [[(2, -2)]]
+    for path, _ in left("a"):
+        path.unlink()
     assert list(place.iterdir()) == []
 
 
 def test_of_more_jobs_than_there_is_room_for_nothing_is_kept(place: Path) -> None:
-    first = Unbegun("a")
-    first.add(testing.job(None, id=number, token=-number) for number in range(1, 5000))
-    kill(first)
-    assert [len(receipts) for receipts in left("a")] == [4096]
-    assert list(place.iterdir()) == []
-
-
-def test_receipts_stay_for_the_next_one_when_giving_back_fails(place: Path) -> None:
-    first = Unbegun("a")
-    first.add([testing.job(None, id=1, token=-1)])
-    kill(first)
-    for _ in left("a"):
-        break  # the server is gone
-    assert list(left("a")) == [[(1, -1)]]
-    assert list(place.iterdir()) == []
+    killed(*range(1, 5000))
+    assert [len(receipts) for receipts in found()] == [4096]
+    assert len(list(place.iterdir())) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -235,32 +237,118 @@ def test_the_file_of_a_worker_that_ends_stays_if_it_holds_receipts(place: Path, 
     first.add([testing.job(None, id=2, token=-2)])
     first.discard(pgq.Token(-2))
     assert len(list(place.iterdir())) == kept
-    assert list(left("a")) == [[(1, -1)]] * kept
+    assert found() == [[(1, -1)]] * kept
 
 
+@pytest.mark.parametrize("removed", [True, False])
 def test_receipts_that_cannot_be_dropped_are_given_up(
-    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, removed: bool
 ) -> None:
     first = Unbegun("a")
     first.add([testing.job(None, id=1, token=-1)])
     with monkeypatch.context() as patch:
         patch.setattr("os.pwrite", Mock(side_effect=OSError(28, "No space left on device")))
+        if not removed:
+            patch.setattr(Path, "unlink", Mock(side_effect=OSError(30, "Read-only file system")))
         first.discard(pgq.Token(-1))
         first.add([testing.job(None, id=2, token=-2)])
-    assert list(place.iterdir()) == []
+    assert list(place.iterdir()) == ([] if removed else [first.path])
     assert "cannot be written any more: OSError(28" in caplog.text
+    assert found() == []  # its lock stays until the end
+    first.close()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("fails", ["fcntl.flock", "pathlib.Path.rename"])
+def test_a_file_that_cannot_be_made_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(fails, Mock(side_effect=OSError(37, "No locks available")))
+        with pytest.raises(OSError, match="No locks"):
+            Unbegun("a")
+    assert list(place.iterdir()) == []
 
 
 def test_only_files_of_this_user_are_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Unbegun("a")
-    first.add([testing.job(None, id=1, token=-1)])
-    kill(first)
+    killed(1)
     (file,) = place.iterdir()
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: file.stat().st_uid + 1)
-        assert list(left("a")) == []
+        assert found() == []
     (place / f"{file.name}-link").symlink_to(file)
-    assert list(left("a")) == [[(1, -1)]]
+    assert found() == [[(1, -1)]]
+
+
+def test_half_a_receipt_is_none(place: Path) -> None:
+    killed(1)
+    (file,) = place.iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    assert found() == [[]]
+
+
+def test_a_process_that_a_handler_has_forked_does_not_keep_the_lock(place: Path) -> None:
+    script = """
+import os, sys
+from pgq import _sql, testing
+from pgq._unbegun import Unbegun
+unbegun = Unbegun("a")
+unbegun.add([testing.job(None, id=1, token=-1)])
+if os.fork() == 0:
+    print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os._exit(70)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"forked\n"
+        assert process.wait(PATIENCE) == 70
+        assert found() == [[(1, -1)]]
+        process.stdin.close()  # which the other one waits for
+
+
+async def test_one_worker_that_cannot_be_helped_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+    place: Path,
+    pool: asyncpg.Pool[Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whose = await pool.fetchval(_sql.WHOSE)
+    for number in (1, 2):
+        unbegun = Unbegun(whose)
+        unbegun.add([testing.job(None, id=number, token=-number)])
+        kill(unbegun)
+    release = AsyncMock(side_effect=[ConnectionError("unplugged"), True])
+    monkeypatch.setattr(pgq.Queue, "release", release)
+    worker = pgq.Worker(pool)
+
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None: ...
+
+    caplog.set_level("INFO", "pgq")
+    await worker.run_until_idle()
+    assert "cannot be given back: ConnectionError('unplugged')" in caplog.text
+    assert "had not begun are given back: 1" in caplog.text
+    assert len(found(whose)) == 1
+
+
+async def test_who_connects_as_another_role_leaves_receipts_alone(
+    connection: Connection, pool: asyncpg.Pool[Any]
+) -> None:
+    mine = await connection.fetchval(_sql.WHOSE)
+    assert mine == await pool.fetchval(_sql.WHOSE)
+    await connection.execute("create role clerk; set session authorization clerk")
+    try:
+        assert await connection.fetchval(_sql.WHOSE) != mine
+    finally:
+        await connection.execute("reset session authorization; drop role clerk")
 
 
 async def test_a_worker_runs_where_no_file_can_be_made(
@@ -278,4 +366,4 @@ async def test_a_worker_runs_where_no_file_can_be_made(
     await worker.run_until_idle()
     assert (job := await queue.get(job_id)) is not None
     assert job.state == "completed"
-    assert "jobs that were not begun cannot be given back" in caplog.text
+    assert "are counted if the worker is killed: FileNotFoundError" in caplog.text

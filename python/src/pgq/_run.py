@@ -27,7 +27,7 @@ from pgq._heartbeat import Connect, Heartbeat
 from pgq._link import Link, Outage, answered, backoff, is_silent, is_transient, transaction
 from pgq._listen import Listener
 from pgq._log import about, about_worker, log, traced, trouble
-from pgq._models import Job, Token, Unreadable, readable
+from pgq._models import Job, JobId, Token, Unreadable, readable
 from pgq._outcomes import Cancel, GiveUp, Outcome, Settled, Snooze
 from pgq._oversized import claim_one, is_oversized
 from pgq._processes import Processes
@@ -97,9 +97,9 @@ class Consumer:
         )
 
 
-async def _database(*, connection: Connection) -> str:
-    """Return what tells a database from all others."""
-    value: str = await connection.fetchval(_sql.DATABASE)
+async def _whose(*, connection: Connection) -> str:
+    """Return what tells a database and role from all others."""
+    value: str = await connection.fetchval(_sql.WHOSE)
     return value
 
 
@@ -292,24 +292,40 @@ class Run:
         """Give back what killed workers had claimed and not begun; leave the same to the next."""
         if sys.platform == "win32":
             return
+        try:
+            whose = await self._claims.run(_whose)
+            for path, receipts in left(whose):
+                if await self._release_left(receipts):
+                    path.unlink(missing_ok=True)
+            self._unbegun = Unbegun(whose)
+            stack.callback(self._unbegun.close)
+        except Exception as exc:  # noqa: BLE001 the worker does its work without
+            log.warning(
+                "jobs that are claimed and not begun are counted if the worker is killed: %r",
+                exc,
+                extra=trouble(exc),
+            )
+
+    async def _release_left(self, receipts: list[tuple[JobId, Token]]) -> bool:
         given_back = 0
         try:
-            database = await self._claims.run(_database)
-            self._unbegun = Unbegun(database)
-            stack.callback(self._unbegun.close)
-            for receipts in left(database):
-                for receipt in receipts:
-                    given_back += await self._claims.run(partial(self._queue.release, receipt))
+            for receipt in receipts:
+                if self._stopping.is_set():
+                    return False
+                given_back += await self._claims.run(partial(self._queue.release, receipt))
         except Exception as exc:  # noqa: BLE001 the leases run out
             log.warning(
                 "jobs that were not begun cannot be given back: %r", exc, extra=trouble(exc)
             )
-        if given_back:
-            log.info(
-                "jobs that a killed worker had not begun are given back: %d",
-                given_back,
-                extra=about_worker(self._settings.name),
-            )
+            return False
+        finally:
+            if given_back:
+                log.info(
+                    "jobs that a killed worker had not begun are given back: %d",
+                    given_back,
+                    extra=about_worker(self._settings.name),
+                )
+        return True
 
     async def _prove_statements(self) -> None:
         """Run a prepared statement in another session than before, if a pooler shares sessions.

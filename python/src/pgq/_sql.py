@@ -186,9 +186,10 @@ CHANNEL = "select @pgq_channel(queue => $1::text)"
 WAIT = "select @pgq_wait(queues => $1::text[], max_wait => $2::interval)"
 WAKE = "select @pgq_wake()"
 PREPARES = "select current_setting('max_prepared_transactions') <> '0'"
-DATABASE = """
-    select format('%s-%s', system_identifier, oid)
-    from pg_control_system(), pg_database where datname = current_database()"""
+WHOSE = """
+    select format('%s-%s-%s', c.system_identifier, d.oid, r.oid)
+    from pg_control_system() c, pg_database d, pg_roles r
+    where d.datname = current_database() and r.rolname = session_user"""
 NOTIFY = "select pg_notify($1::text, '')"
 MAINTAIN = "select @pgq_maintain()"
 QUEUES = """

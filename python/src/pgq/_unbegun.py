@@ -1,18 +1,21 @@
 """The receipts of jobs that a worker has claimed and not begun, for the worker that starts next.
 
 A worker keeps them in a file of the temporary directory, and holds the file's lock. A kill takes
-the lock and leaves the file. Of Windows, which has no such locks, nothing is kept.
+the lock and leaves the file. On Windows, which has no such locks, nothing is kept.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import IO, Any, Final
+from weakref import WeakSet
 
 from pgq._log import log, trouble
 from pgq._models import Job, JobId, Token
@@ -22,30 +25,44 @@ if sys.platform != "win32":
 
 _RECEIPT: Final = Struct("@qq")
 _NUMBER: Final = 4096  # of receipts; of more jobs nothing is kept
+_SIZE: Final = _NUMBER * _RECEIPT.size
 _PREFIX: Final = "pgq-unbegun-"
 
 
 class Unbegun:
     """Receipts in a file that outlives this process.
 
-    To write one takes about two microseconds: one system call, nothing on the network.
+    To write one takes one system call, some two microseconds, and nothing on the network.
 
     Args:
-        database: what tells the database from others; a part of the file's name.
+        whose: what tells the database and role from others; a part of the file's name.
 
     Attributes:
         file: is open, and locked, while this process lives.
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be made.
     """
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, whose: str) -> None:
         self._places: dict[Token | None, int] = {}  # in the file, of those that are kept
         self._free = [number * _RECEIPT.size for number in range(_NUMBER)]
         descriptor, name = tempfile.mkstemp(prefix="pgq-new-")
         self.file = os.fdopen(descriptor, "r+b", buffering=0)
-        self.file.write(bytes(_NUMBER * _RECEIPT.size))  # so that the disk has room for it
-        _is_locked(self.file)
-        path = Path(name)  # nobody looks for it before it is locked
-        self._path = path.rename(path.with_name(f"{_PREFIX}{database}-{path.name}"))
+        self.path = Path(name)
+        try:
+            self.path = self._publish(whose)
+        except BaseException:
+            self.close()
+            raise
+        _open.add(self)
+
+    def _publish(self, whose: str) -> Path:
+        # So that the disk has room for it, and before anybody looks for it.
+        if self.file.write(bytes(_SIZE)) < _SIZE or not _is_locked(self.file):
+            raise OSError(errno.EIO, "cannot be written and locked", str(self.path))
+        return self.path.rename(self.path.with_name(f"{_PREFIX}{whose}-{self.path.name}"))
 
     def add(self, jobs: Iterable[Job[Any]]) -> None:
         """Keep the receipts of claimed jobs."""
@@ -64,32 +81,47 @@ class Unbegun:
     def close(self) -> None:
         """Remove the file, unless it has receipts: of jobs that could not be given back."""
         if not self._places:
-            self._path.unlink(missing_ok=True)
+            self._remove()
         self._places, self._free = {}, []
         self.file.close()
 
     def _write(self, place: int, receipt: bytes) -> None:
         try:
             os.pwrite(self.file.fileno(), receipt, place)
-        except OSError as exc:  # a receipt that stays would give back what has begun
+        except OSError as exc:
             log.warning("receipts cannot be written any more: %r", exc, extra=trouble(exc))
-            self._places.clear()
-            self.close()
+            # A receipt that stays would give back what has begun. The lock stays until the end:
+            # somebody may have opened the file already.
+            self._places, self._free = {}, []
+            self._remove()
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            self.path.unlink()
 
 
-def left(database: str) -> Iterator[list[tuple[JobId, Token]]]:
-    """Yield what each worker of this user has left that was killed; then its file is removed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{database}-*"):
+_open: Final[WeakSet[Unbegun]] = WeakSet()
+
+
+def _let_go() -> None:
+    """Close the files in a forked process, which may live longer than the worker."""
+    for unbegun in _open:
+        unbegun.file.close()
+
+
+def left(whose: str) -> Iterator[tuple[Path, list[tuple[JobId, Token]]]]:
+    """Yield what each worker of this user has left that was killed; its file is to be removed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{whose}-*"):
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:  # another user's, or gone
             continue
         with os.fdopen(descriptor, "r+b") as file:
             if os.fstat(descriptor).st_uid != os.geteuid() or not _is_locked(file):
                 continue
-            content = file.read(_NUMBER * _RECEIPT.size)
-            yield [receipt for receipt in _RECEIPT.iter_unpack(content) if receipt[0]]
-            path.unlink(missing_ok=True)
+            content = file.read(_SIZE)
+            whole = content[: len(content) // _RECEIPT.size * _RECEIPT.size]
+            yield path, [receipt for receipt in _RECEIPT.iter_unpack(whole) if receipt[0]]
 
 
 def _is_locked(file: IO[bytes]) -> bool:
@@ -99,3 +131,7 @@ def _is_locked(file: IO[bytes]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
