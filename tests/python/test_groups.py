@@ -516,6 +516,51 @@ async def test_a_late_job_of_a_blocked_group_runs_when_it_is_retried(
     assert await claimed(a) == [first]
 
 
+@pytest.mark.parametrize("followed", [False, True])
+async def test_a_late_job_that_has_died_and_blocked_its_group_runs_when_it_is_retried(
+    a: Connection, b: Connection, *, followed: bool
+) -> None:
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    await b.execute("begin")
+    late = await put(b)
+    first = await put(a)
+    assert await claimed(a) == [first]
+    await b.execute("commit")
+    await finish(a, first)
+    assert await claimed(a) == [late]
+    await a.execute(KILL, late)
+    next_ones = [await put(a) for _ in range(followed)]
+    assert await a.fetchval("select pgq_retry($1)", late)
+    assert await claimed(a) == [late]
+    await finish(a, late)
+    assert await claimed(a) == next_ones
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_transaction_that_adds_to_a_group_and_then_ends_its_head_hides_no_job(
+    a: Connection, b: Connection, concurrency: int
+) -> None:
+    await a.execute(f"select pgq_configure_queue('default', group_concurrency => {concurrency})")
+    await a.execute("begin")
+    added = await put(a)
+    head = await put(b)
+    assert [row[0] for row in await a.fetch("select id from pgq_pop()")] == [head]
+    await a.execute("commit")
+    assert await claimed(b) == [added]
+
+
+async def test_a_head_ends_while_an_open_transaction_has_cancelled_its_followers(
+    a: Connection, b: Connection
+) -> None:
+    head, _ = await put(a), await put(a)
+    assert await claimed(a) == [head]
+    await b.execute("begin")
+    assert await b.fetchval("select pgq_cancel_all('default', max => 1)") == 1
+    await a.execute("set lock_timeout = '5 s'")
+    await finish(a, head)
+    await b.execute("rollback")
+
+
 async def test_purging_the_dead_unblocks_their_groups(a: Connection) -> None:
     await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
     first, second = await put(a), await put(a)

@@ -71,7 +71,9 @@ begin
     -- The places of jobs that were added are noted with a minus.
     perform pgq._turn_groups(array_agg(g.id), array_agg(g.ended), array_agg(g.added))
        from (
-                select u.key as id, min(u.place) filter (where u.place >= 0) as ended,
+                -- Before what has ended stand only jobs that this transaction has added itself.
+                select u.key as id,
+                       case when bool_or(u.place >= 0) then min(abs(u.place)) end as ended,
                        min(-u.place) filter (where u.place < 0) as added
                   from unnest(p_notes) n, unnest(n.keys, n.places) u (key, place)
                  where n.kind = 'g'

@@ -182,7 +182,7 @@ begin
     -- Waits, in the lock order, so that none is passed by which an enqueue is about to replace.
     perform
        from pgq.job j
-      where pgq._queue_of(j.lane) = v_queue_id and (j.token is null or force)
+      where pgq._queue_of(j.lane) = v_queue_id and (j.token is null or force) and pgq._is_job(j)
       order by j.slot, j.id limit max for update;
     v_count := pgq._end_live(v_queue_id, '{ready,scheduled,waiting}', max, true);
     if force then
