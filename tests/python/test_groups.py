@@ -1596,6 +1596,23 @@ async def test_a_late_job_waits_for_all_heads_when_the_concurrency_was_lowered(
     assert await claimed(a) == [late]
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_due_job_that_is_locked_brings_no_tick_after_tick(
+    a: Connection, b: Connection, group: str | None
+) -> None:
+    now = await stop_clock(a)
+    due = now + timedelta(minutes=1)
+    job_id = await a.fetchval("select pgq_enqueue('1', group_key => $1, run_at => $2)", group, due)
+    await stop_clock(a, due)
+    await b.execute(f"begin; select from pgq.job where id = {job_id} for update")
+    await maintain(a)
+    next_tick = "select last_value - pgq._ms(pgq._now()) from pgq.next_tick"
+    assert await a.fetchval(next_tick) == 500
+    await b.execute("rollback")
+    await maintain(a)
+    assert await claimed(a) == [job_id]
+
+
 @pytest.mark.parametrize("kind", ["group", "waiter"])
 async def test_what_is_left_to_ticks_again_and_again_starves_nobody(
     a: Connection, b: Connection, c: Connection, kind: str

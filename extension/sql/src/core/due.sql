@@ -129,22 +129,19 @@ comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
 'Raises the base of a parked slot: the mark is the clock, as no job is parked to be due before it. '
 'Begins anew if the clock has been set back.';
 
-create function pgq._next_due(p_slot smallint)
+create function pgq._next_due(p_slot smallint, p_now timestamptz)
 returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Not one that is due already: it is locked or skipped, or more are due than a tick moves.
     return (
         select timestamptz 'epoch' + j.due * interval '1 microsecond'
           from pgq.job j
-         where j.slot = p_slot and j.due > coalesce((
-                   select f.base from pgq.floor f
-                    where f.slot = p_slot and f.lane = 0 order by f.n desc limit 1
-               ), 0)
-         order by j.due limit 1
+         where j.slot = p_slot and j.due > pgq._us(p_now) order by j.due limit 1
     );
 end
 $$;
-comment on function pgq._next_due(smallint) is
-'When the next job of a parked slot is due, or null.';
+comment on function pgq._next_due(smallint, timestamptz) is
+'When the next job of a parked slot falls due, or null.';

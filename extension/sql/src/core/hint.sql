@@ -85,8 +85,13 @@ begin
     perform pgq._reclaim(l.slot, l.ids, p_now)
        from (
                 select j.slot, array_agg(j.id) as ids
-                  from pgq.hint h join pgq.job j on j.id = h.key and j.slot in (0, 1, 2, 3)
-                 where h.kind = 'l' and j.lease_expires_at <= p_now
+                  from (
+                           select o.slot, o.id
+                             from pgq.hint h join pgq.job o on o.id = h.key
+                            where h.kind = 'l' and o.slot in (0, 1, 2, 3)
+                              and o.lease_expires_at <= p_now
+                            limit 1000
+                       ) j
                  group by j.slot
             ) l;
     -- Not of what is locked or fails: that is tried again.

@@ -107,18 +107,26 @@ create function pgq._lock(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-begin
-    execute format(
+declare
+    v_look constant text := format(
         'select j.* from pgq.job_%s j where j.id = $1 for update%s', p_slot,
         case when p_skip then ' skip locked' end
-    ) into job using p_id;
-    if not pgq._is_job(job) then
-        -- It has just got its copy in the ring. Who ends that locks this row after it.
-        raise exception using errcode = 'PQ000';
+    );
+begin
+    if p_slot < 4 then
+        execute v_look into job using p_id;
+        return;
     end if;
-exception
-    when sqlstate 'PQ000' then
-        job := null;
+    begin
+        execute v_look into job using p_id;
+        if not pgq._is_job(job) then
+            -- It has just got its copy in the ring. Who ends that locks this row after it.
+            raise exception using errcode = 'PQ000';
+        end if;
+    exception
+        when sqlstate 'PQ000' then
+            job := null;
+    end;
 end
 $$;
 comment on function pgq._lock(smallint, bigint, boolean) is

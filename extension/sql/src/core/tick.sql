@@ -72,7 +72,7 @@ begin
         if pgq._promote(v_slot, p_now, v_head) = 1000 then
             v_next := p_now + interval '20 ms';
         end if;
-        v_due := pgq._next_due(v_slot);
+        v_due := pgq._next_due(v_slot, p_now);
         if v_due < v_next then
             v_next := greatest(v_due, p_now + interval '20 ms');
         end if;
