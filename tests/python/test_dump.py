@@ -111,7 +111,8 @@ _TABLES: Final = """
 select c.oid::regclass::text
   from pg_class c
  where c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
-   and c.relname !~ '^(floor_|stat|note_|chore$|errand$|gate$|lane_gate$|bucket$|skipped$)' order by 1
+   and c.relname !~ '^(floor_|stat|note_|chore$|errand$|gate$|lane_gate$|bucket$|skipped$)'
+ order by 1
 """
 RETRY: Final = "select pgq_fail($1::bigint, $2::bigint, retry_in => '1 day')"
 _SEQUENCES: Final = """
