@@ -37,6 +37,7 @@ LOCKS = "$lock$" in release.script(LAST, release.current()).read_text(encoding="
 OUTDATED = re.compile(
     r"ERROR:  (column|function|relation|type) .* does not exist|.* (lock timeout|user request)$"
     r"|ERROR:  could not open relation with OID \d+$"
+    r"|ERROR:  structure of query does not match function result type$"
 )
 UPDATE = "alter extension pgq update"
 ALL = "{enqueue,consume,observe,manage}"
