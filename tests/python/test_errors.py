@@ -314,3 +314,16 @@ async def test_errors_that_are_not_of_pgq_pass(
     assert translate(asyncpg.UnknownPostgresError("x")) is None
     assert translate(asyncpg.InvalidCachedStatementError("x")) is None
     assert type(translate(asyncpg.FeatureNotSupportedError("x"))) is pgq.NotSupported
+
+
+@pytest.mark.parametrize("sqlstate", ["42703", "42P01", "42804", "42883"])
+async def test_a_call_under_which_an_update_has_changed_functions_is_to_be_repeated(
+    connection: asyncpg.Connection[Any], sqlstate: str
+) -> None:
+    await connection.execute(f"""
+        create or replace function pgq._check_restricted() returns void language plpgsql
+        as $$ begin raise exception 'an old text' using errcode = '{sqlstate}'; end $$
+    """)
+    with pytest.raises(pgq.SerializationFailure, match="an old text") as caught:
+        await pgq.Queue(connection).dequeue()
+    assert "repeat it" in str(caught.value)

@@ -127,8 +127,9 @@ class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
 
 
-# What is missing is a column, a table, a function, or what the plan of a statement names.
-_MISSING: Final = frozenset({"42703", "42P01", "42883", "XX000"})
+# What is missing is a column, a table, a row type, a function, or what the plan of a statement
+# names.
+_MISSING: Final = frozenset({"42703", "42P01", "42804", "42883", "XX000"})
 _IN_PGQ: Final = re.compile(r"^(PL/pgSQL|SQL) function (pgq\.|(\w+\.)?pgq_)", re.MULTILINE)
 _WITH_OID: Final = re.compile(r"could not open relation with OID|cache lookup failed for ")
 _UPDATED_HINT: Final = "The extension was updated while the call was waiting: repeat it."
