@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -102,6 +102,15 @@ async def states(queue: pgq.Queue, ids: list[pgq.JobId]) -> list[tuple[str, int]
     return [(job.state, job.attempt) for job in jobs if job is not None]
 
 
+def completed(queue: pgq.Queue, ids: list[pgq.JobId]) -> Callable[[], Awaitable[bool]]:
+    """Return a condition: these jobs are completed."""
+
+    async def are_completed() -> bool:
+        return {state for state, _ in await states(queue, ids)} == {"completed"}
+
+    return are_completed
+
+
 async def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_complete(
     dsn: dict[str, Any], connection: Connection, shop: Path
 ) -> None:
@@ -132,15 +141,14 @@ async def test_what_a_killed_process_had_not_begun_comes_back_at_once_and_uncoun
     queue = pgq.Queue(connection, name)
     poison, *healthy = await queue.enqueue_many(["poison", *range(10)])
 
-    async def are_over() -> bool:
-        return {state for state, _ in await states(queue, healthy)} == {"completed"}
-
     monkeypatch.chdir(shop)
     command = (sys.executable, "-m", "pgq", "worker", "shop:worker", "--supervised")
     supervisor = Supervisor(command, {**os.environ, **variables(dsn)}, 1)  # it claims all of them
     async with started(supervisor.run()) as run:
         try:
-            await until(are_over, pause=0.05)  # their leases would last for an hour
+            await until(
+                completed(queue, healthy), pause=0.05
+            )  # their leases would last for an hour
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
             assert await within(run) == 0
@@ -157,14 +165,11 @@ async def test_what_a_killed_worker_had_not_begun_comes_back_uncounted_when_one_
     queue = pgq.Queue(connection, name)
     poison, *healthy = await queue.enqueue_many(["poison", *range(10)])
 
-    async def are_over() -> bool:
-        return {state for state, _ in await states(queue, healthy)} == {"completed"}
-
     async with working(dsn, shop, command) as killed:
         assert await within(killed.wait()) == 70
     assert await states(queue, healthy) == [("active", 1)] * 10
     async with working(dsn, shop, command):
-        await until(are_over, pause=0.05)  # their leases would last for an hour
+        await until(completed(queue, healthy), pause=0.05)  # their leases would last for an hour
     assert await states(queue, healthy) == [("completed", 1)] * 10
     assert await states(queue, [poison]) == [("active", 1)]
 
