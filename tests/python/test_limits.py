@@ -102,11 +102,18 @@ class Crowd:
     observer: Connection
     most: int
     total: int
+    enqueued: int = 0
+    is_fed: bool = False
     running: int = 0
     peak: int = 0
     killed: int = 0
     moved: int = 0
     done: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that was to happen has happened, and all jobs have been done."""
+        return self.is_fed and len(self.done) >= self.enqueued
 
     async def work(self, jobs: int) -> None:
         """Be at work on jobs that have been claimed."""
@@ -180,17 +187,17 @@ class Crowd:
         """Do one or the other until all jobs have been done."""
         chance = random.Random(seed)
         actions = [self.settle, self.exchange, self.transact, self.abandon, self.die]
-        while len(self.done) < self.total:
+        while not self.is_over:
             (act,) = chance.choices(actions, [40, 20, 20, 10, 1])
             await act(consumer, chance)
             await asyncio.sleep(0.001)
 
     async def move(self, mover: Connection) -> None:
         """Enqueue jobs, and have them moved to another slot, leases and all."""
-        enqueued = 0
-        while len(self.done) < self.total:
-            if enqueued < self.total:
-                enqueued += len(await enqueue(mover, self.most))
+        while not self.is_over:
+            self.is_fed = self.enqueued >= self.total and self.moved > 0 and self.killed > 0
+            if not self.is_fed and self.enqueued - len(self.done) < self.total:
+                self.enqueued += len(await enqueue(mover, self.most))
             async with mover.transaction():
                 await mover.execute("select from pgq.gate for update")
                 self.moved += await mover.fetchval(CLEAN)
@@ -198,7 +205,7 @@ class Crowd:
 
     async def watch(self) -> None:
         """Count the active jobs, in one snapshot each time."""
-        while len(self.done) < self.total:
+        while not self.is_over:
             assert await self.observer.fetchval(ACTIVE) <= self.most
 
 

@@ -9,7 +9,6 @@ create function pgq._archive_bucket(p_expires_at timestamptz, p_keep interval)
 returns smallint
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_seconds constant bigint := floor(extract(epoch from p_expires_at))::bigint;
@@ -33,7 +32,6 @@ create function pgq._retention(
     out expires_key timestamptz, out bucket_key smallint
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     now := pgq._now();
@@ -72,7 +70,6 @@ comment on function pgq._archived(pgq.job, text, text, timestamptz, interval, js
 create function pgq._keep(p_jobs pgq.job[], p_state text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgq.archive
@@ -89,7 +86,6 @@ create function pgq._passed_buckets(p_now timestamptz)
 returns bigint[]
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_seconds constant bigint := floor(extract(epoch from p_now))::bigint;
@@ -108,7 +104,6 @@ comment on function pgq._passed_buckets(timestamptz) is
 create function pgq._expire_archive(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_bucket bigint;

@@ -11,7 +11,6 @@
 create function pgq._now()
 returns timestamptz
 language sql
-volatile
 as $$
 select pg_catalog.clock_timestamp()
 $$;
@@ -106,8 +105,6 @@ comment on function pgq._read_committed() is
 create function pgq._is_preparing(p_query text default current_query())
 returns boolean
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- A commit by a Sync message has no current query. Strings are looked into, too: to know them
@@ -124,7 +121,6 @@ create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_is_null then
@@ -139,7 +135,6 @@ create function pgq._check_array(p_name text, p_value anyarray, p_nulls boolean 
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null(p_name, p_value is null);
@@ -163,7 +158,6 @@ create function pgq._check_lengths(
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_length <> p_other_length then
@@ -180,7 +174,6 @@ create function pgq._check_interval(p_name text, p_value interval, p_zero_allowe
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_value is null then
@@ -210,7 +203,6 @@ create function pgq._check_batch(p_name text, p_value integer)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null(p_name, p_value is null);
@@ -227,7 +219,6 @@ create function pgq._lease_ms(p_timeout interval)
 returns integer
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ms constant numeric := extract(epoch from p_timeout) * 1000;
@@ -264,7 +255,6 @@ create function pgq._check_receipts(p_ids bigint[], p_tokens bigint[])
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_array('ids', p_ids);

@@ -8,7 +8,6 @@ create function pgq._slot_size()
 returns bigint
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return substring(coalesce(
@@ -32,7 +31,6 @@ create function pgq._may_dump(p_role oid)
 returns boolean
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -49,8 +47,6 @@ comment on function pgq._may_dump(oid) is
 create function pgq._dumps()
 returns table (pid integer, role name, since timestamptz, query text)
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- The caller's transaction may have looked long ago.
@@ -81,7 +77,6 @@ comment on function pgq._dumps() is
 create function pgq._is_dumped(p_for interval default '1 day')
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -98,7 +93,6 @@ returns table (
     subject text, status text, detail text, age interval, pid integer, query text
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query

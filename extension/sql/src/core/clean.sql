@@ -13,7 +13,6 @@
 create function pgq._pages(p_slot smallint, p_is_fresh boolean)
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_pages constant bigint := pg_relation_size(pgq._slot_table(p_slot)) / 8192;
@@ -36,7 +35,6 @@ comment on function pgq._pages(smallint, boolean) is
 create function pgq._lock_first(p_slot smallint, p_limit integer)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -63,7 +61,6 @@ create function pgq._choose_dirty(
 )
 returns smallint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_head constant integer := cardinality(p_live);
@@ -102,7 +99,6 @@ comment on function pgq._choose_dirty(smallint[], integer, boolean, bigint) is
 create function pgq._lock_parked(p_slot smallint, p_limit integer)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- The buckets keep commits from looking at a line meanwhile.
@@ -132,7 +128,6 @@ comment on function pgq._lock_parked(smallint, integer) is
 create function pgq._move_jobs(p_from smallint, p_to smallint, p_ids bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_opened constant timestamptz := pgq._open(p_to);
@@ -164,7 +159,6 @@ comment on function pgq._move_jobs(smallint, smallint, bigint[]) is
 create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
 returns integer
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids constant bigint[] := case when p_from < 4 then pgq._lock_first(p_from, p_limit)
@@ -193,7 +187,6 @@ comment on function pgq._move(smallint, smallint, integer) is
 create function pgq._clean(p_ring pgq.ring, p_is_full boolean, p_limit bigint)
 returns pgq.ring
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_free constant smallint[] := array(

@@ -10,7 +10,6 @@
 create function pgq._bring_schedules(p_after timestamptz, p_back boolean)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_schedule pgq.schedule;
@@ -32,7 +31,6 @@ comment on function pgq._bring_schedules(timestamptz, boolean) is
 create function pgq._mend_times(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_late constant timestamptz := p_now + interval '1 minute';
@@ -75,7 +73,6 @@ comment on function pgq._mend_times(timestamptz) is
 create function pgq._follow_clock(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_gate pgq.gate;

@@ -14,7 +14,6 @@
 create function pgq._may_decide()
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pgq._read_committed() and pg_trigger_depth() = 1
@@ -28,7 +27,6 @@ comment on function pgq._may_decide() is
 create function pgq._notes()
 returns pgq.note[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_notes pgq.note[] := array[]::pgq.note[];
@@ -49,7 +47,6 @@ comment on function pgq._notes() is 'Takes what this transaction has noted.';
 create function pgq._hint(p_notes pgq.note[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgq.hint (kind, key, place)
@@ -62,7 +59,6 @@ comment on function pgq._hint(pgq.note[]) is 'Leaves notes to the next tick.';
 create function pgq._decide(p_notes pgq.note[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._lock_buckets(array(
@@ -102,7 +98,6 @@ comment on function pgq._decide(pgq.note[]) is 'Does at the commit what the note
 create function pgq._leave_to_tick(p_notes pgq.note[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._hint(p_notes);
@@ -175,7 +170,6 @@ alter table pgq.note_{slot} enable always trigger note_at_commit;
 create function pgq._written()
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- It is filled behind the deferred triggers.
@@ -200,7 +194,6 @@ comment on function pgq._written() is
 create function pgq._at_last(p_round integer, p_written bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_written constant bigint := pgq._written();

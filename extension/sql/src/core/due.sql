@@ -23,7 +23,6 @@ comment on function pgq._relocated(pgq.job, smallint, bigint, bigint) is
 create function pgq._promote_jobs(p_slot smallint, p_ids bigint[], p_head smallint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row pgq.job;
@@ -60,7 +59,6 @@ comment on function pgq._promote_jobs(smallint, bigint[], smallint) is
 create function pgq._promote(p_slot smallint, p_now timestamptz, p_head smallint)
 returns integer
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids constant text[] := array(
@@ -85,7 +83,6 @@ comment on function pgq._promote(smallint, timestamptz, smallint) is
 create function pgq._set_parked_base(p_slot smallint, p_now timestamptz, p_writer bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_n bigint;
@@ -132,7 +129,6 @@ comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
 create function pgq._next_due(p_slot smallint, p_now timestamptz)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Not one that is due already: it is locked or skipped, or more are due than a tick moves.

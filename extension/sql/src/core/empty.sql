@@ -19,7 +19,6 @@ comment on function pgq._slot_table(integer) is 'The table of a slot.';
 create function pgq._has_jobs(p_slot smallint)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_slot >= 4 then
@@ -46,7 +45,6 @@ comment on function pgq._has_jobs(smallint) is
 create function pgq._truncate(p_slot smallint)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -85,7 +83,6 @@ comment on function pgq._truncate(smallint) is
 create function pgq._has_only_short_users(p_slot smallint, p_now timestamptz)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return not exists (
@@ -106,7 +103,6 @@ comment on function pgq._has_only_short_users(smallint, timestamptz) is
 create function pgq._truncate_parked(p_slot smallint, p_now timestamptz)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 begin

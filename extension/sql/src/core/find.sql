@@ -29,7 +29,6 @@ comment on function pgq._is_job(pgq.job) is
 create function pgq._check_moved()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- TRUNCATE is seen by all snapshots at once, what maintenance moved before it only by new ones.
@@ -51,7 +50,6 @@ create function pgq._bare(p_job pgq.job)
 returns pgq.job
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     p_job.payload := null;
@@ -66,7 +64,6 @@ comment on function pgq._bare(pgq.job) is
 
 create function pgq._find(p_id bigint, out job pgq.job)
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
@@ -88,8 +85,6 @@ comment on function pgq._find(bigint) is
 create function pgq._find_mine(p_id bigint, p_verb text)
 returns pgq.job
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._find(p_id);
@@ -107,7 +102,6 @@ comment on function pgq._find_mine(bigint, text) is
 
 create function pgq._find_and_lock(p_id bigint, p_active boolean, out job pgq.job)
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     loop
@@ -126,7 +120,6 @@ comment on function pgq._find_and_lock(bigint, boolean) is
 create function pgq._lock_parked_row(p_id bigint)
 returns smallint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot smallint;

@@ -5,7 +5,6 @@
 create function pgq._some_hints(p_kind "char", p_skips bigint[])
 returns text[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- From anywhere: what is locked or fails again must not stand before the others for ever.
@@ -34,7 +33,6 @@ comment on function pgq._some_hints("char", bigint[]) is
 create function pgq._take_group_hints(p_groups bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_turn record;
@@ -54,7 +52,6 @@ comment on function pgq._take_group_hints(bigint[]) is
 create function pgq._take_hints()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not exists (select from pgq.hint) then
@@ -79,7 +76,6 @@ comment on function pgq._take_hints() is 'Decides what could not be decided at a
 create function pgq._take_lease_hints(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._reclaim(l.slot, l.ids, p_now)
@@ -108,7 +104,6 @@ comment on function pgq._take_lease_hints(timestamptz) is
 create function pgq._empty_hints()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pg_relation_size('pgq.hint') > 1048576 and not exists (select from pgq.hint) then

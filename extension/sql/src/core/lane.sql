@@ -37,7 +37,6 @@ create constraint trigger lane_at_commit after insert on pgq.lane
 create function pgq._add_lane(p_queue_id integer, p_priority smallint)
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (select count(distinct l.id) >= 1000 from pgq.lane l where l.queue_id = p_queue_id) then
@@ -60,7 +59,6 @@ comment on function pgq._add_lane(integer, smallint) is
 create function pgq._merge_lanes()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgq.lane l

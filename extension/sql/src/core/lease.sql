@@ -6,7 +6,6 @@
 create function pgq._take_back(p_slot smallint, p_id bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._remove(p_slot, p_id);
@@ -34,7 +33,6 @@ comment on function pgq._loss(pgq.job) is 'The last_error of a job whose lease h
 create function pgq._end_leases(p_slot smallint, p_ids bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_lane bigint; v_jobs integer; v_pos bigint; v_id bigint;
@@ -71,7 +69,6 @@ comment on function pgq._end_leases(smallint, bigint[]) is
 create function pgq._reclaim(p_slot smallint, p_ids bigint[], p_now timestamptz)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids bigint[];
@@ -90,7 +87,6 @@ comment on function pgq._reclaim(smallint, bigint[], timestamptz) is
 create function pgq._bury(p_slot smallint, p_ids bigint[], p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._do_each('bury', array(
@@ -111,7 +107,6 @@ comment on function pgq._bury(smallint, bigint[], timestamptz) is
 create function pgq._sweep(p_slot smallint, p_now timestamptz, p_writer bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_spans constant pgq.span[] := array(select s from pgq._spans(p_slot, p_now) s);

@@ -36,7 +36,6 @@ comment on function pgq._due(timestamptz, timestamptz) is
 create function pgq._put(p_job pgq.job)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     p_job.slot := pgq._head();
@@ -56,7 +55,6 @@ comment on function pgq._put(pgq.job) is
 create function pgq._park_head(p_job pgq.job)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot constant smallint := pgq._lock_parked_row(p_job.id);
@@ -74,7 +72,6 @@ comment on function pgq._park_head(pgq.job) is
 create function pgq._park(p_job pgq.job, p_run_at timestamptz, p_is_asked boolean default false)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -107,7 +104,6 @@ comment on function pgq._park(pgq.job, timestamptz, boolean) is
 create function pgq._backoff(p_queue pgq.queue, p_attempt integer)
 returns interval
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_tries constant integer := greatest(p_attempt - 1, 0);
@@ -132,7 +128,6 @@ comment on function pgq._backoff(pgq.queue, integer) is
 create function pgq._end(p_job pgq.job, p_state text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._keep(array[p_job], p_state), pgq._note_ended(array[p_job], p_state);
@@ -144,7 +139,6 @@ comment on function pgq._end(pgq.job, text) is
 create function pgq._put_back(p_job pgq.job, p_delay interval, p_error text, p_retryable boolean)
 returns text
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue pgq.queue;

@@ -59,7 +59,6 @@ comment on function pgq._is_decided(bigint, pg_snapshot, bigint) is
 create function pgq._raise_{slot}(p_lane bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark constant bigint := coalesce(pg_sequence_last_value('pgq.number'), 0);
@@ -97,7 +96,6 @@ comment on function pgq._raise_{slot}(bigint) is
 create function pgq._raise(p_slot smallint, p_lane bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     case p_slot
@@ -112,7 +110,6 @@ comment on function pgq._raise(smallint, bigint) is 'Calls pgq._raise_0 and so o
 create function pgq._lower(p_slot smallint, p_lane bigint, p_pos bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format(
@@ -132,7 +129,6 @@ comment on function pgq._lower(smallint, bigint, bigint) is
 create function pgq._oldest_writers()
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
@@ -162,7 +158,6 @@ comment on function pgq._oldest_writers() is
 create function pgq._has_ready(p_slot smallint)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -185,7 +180,6 @@ comment on function pgq._has_ready(smallint) is
 create function pgq._shift_xids(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ms constant bigint := pgq._ms(p_now);

@@ -15,7 +15,6 @@
 create function pgq._check_restricted()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     unlisten pgq_nobody;
@@ -42,8 +41,6 @@ comment on function pgq._is_owner() is
 create function pgq._caller()
 returns name
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_restricted();
@@ -58,7 +55,6 @@ create function pgq._may_role(p_role name, p_queue_id integer, p_verb text)
 returns boolean
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pg_has_role(p_role, current_user, 'usage') or exists (
@@ -74,8 +70,6 @@ comment on function pgq._may_role(name, integer, text) is
 create function pgq._may(p_queue_id integer, p_verb text)
 returns boolean
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pgq._may_role(pgq._caller(), p_queue_id, p_verb);
@@ -86,7 +80,6 @@ comment on function pgq._may(integer, text) is 'As pgq._may_role, for the caller
 create function pgq._raise_unknown_queue(p_queue text, p_verb text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('queue', p_queue is null);
@@ -110,8 +103,6 @@ comment on function pgq._raise_unknown_queue(text, text) is
 create function pgq._queue_id(p_queue text, p_verb text)
 returns integer
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer;
@@ -131,8 +122,6 @@ comment on function pgq._queue_id(text, text) is
 create function pgq._may_lane(p_lane bigint, p_verb text)
 returns boolean
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_restricted();
@@ -148,7 +137,6 @@ comment on function pgq._may_lane(bigint, text) is
 create function pgq._hold_queue(p_queue text, p_queue_id integer, p_verb text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform from pgq.queue q where q.id = p_queue_id for key share;
@@ -163,8 +151,6 @@ comment on function pgq._hold_queue(text, integer, text) is
 create function pgq._mine(p_verb text)
 returns integer[]
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_caller constant name := pgq._caller();
@@ -194,7 +180,6 @@ comment on function pgq._is_mine(bigint, integer[]) is
 create function pgq._check_may(p_verb text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_restricted();

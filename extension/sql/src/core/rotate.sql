@@ -6,7 +6,6 @@
 create function pgq._rotate_parked(p_ring pgq.ring, p_now timestamptz, p_limit bigint)
 returns smallint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_written constant smallint := p_ring.parked[cardinality(p_ring.parked)];
@@ -36,7 +35,6 @@ comment on function pgq._rotate_parked(pgq.ring, timestamptz, bigint) is
 create function pgq._ready_slots(p_ring pgq.ring, p_now timestamptz)
 returns smallint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_head constant smallint := p_ring.live[cardinality(p_ring.live)];
@@ -65,7 +63,6 @@ comment on function pgq._ready_slots(pgq.ring, timestamptz) is
 create function pgq._rotate(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_old pgq.ring;

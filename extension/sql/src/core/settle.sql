@@ -7,7 +7,6 @@
 
 create function pgq._settle(p_id bigint, p_token bigint, out job pgq.job)
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot smallint;
@@ -39,7 +38,6 @@ comment on function pgq._settle(bigint, bigint) is
 create function pgq._finish(p_job pgq.job, p_result jsonb)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row pgq.archive;
@@ -71,7 +69,6 @@ create function pgq._looks(p_tokens bigint[])
 returns smallint[]
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -88,7 +85,6 @@ create function pgq._complete_{slot}(
 )
 returns setof bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_done record;
@@ -162,7 +158,6 @@ create function pgq._complete(
 )
 returns setof bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$

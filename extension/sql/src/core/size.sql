@@ -9,7 +9,6 @@ create function pgq._check_size(
 returns void
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_size integer;
@@ -41,7 +40,6 @@ create function pgq._check_length(p_name text, p_value text, p_max integer)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if length(p_value) > p_max then
@@ -56,7 +54,6 @@ create function pgq._shorten(p_error text)
 returns text
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if octet_length(p_error) <= 20000 or length(p_error) <= 20000 then

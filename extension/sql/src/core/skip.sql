@@ -10,7 +10,6 @@ create function pgq._do(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids constant bigint[] := case when p_what <> 'schedule' then p_keys::bigint[] end;
@@ -46,7 +45,6 @@ create function pgq._do_each(
 )
 returns text[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_key text;
@@ -82,7 +80,6 @@ comment on function pgq._do_each(text, text[], smallint, smallint, timestamptz) 
 create function pgq._skip(p_what text, p_key text, p_sqlstate text, p_error text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 -- For the server's log alone: whose commit it is may not know of that queue.
 set client_min_messages = error
 as $$
@@ -118,7 +115,6 @@ create function pgq._skips(p_kind text)
 returns text[]
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(select s.key from pgq.skipped s where s.kind = p_kind);
@@ -130,7 +126,6 @@ comment on function pgq._skips(text) is
 create function pgq._forget_skipped(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgq.skipped s
@@ -144,7 +139,6 @@ create function pgq._skipped_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query

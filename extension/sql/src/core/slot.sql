@@ -10,7 +10,6 @@
 create function pgq._open_{slot}()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     lock table pgq.job_{slot} in row exclusive mode;
@@ -28,19 +27,18 @@ create function pgq._renew_{slot}(
 )
 returns setof pgq.renewal
 language sql
-set search_path = pg_catalog, pg_temp
-as $$
-update pgq.job_{slot} j
-   set lease_expires_at = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
-       checkpoint = coalesce(r.checkpoint, j.checkpoint)
-  from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
-           select i.ctid from pgq.job_{slot} i
-            where i.id = r.id and i.token = r.token and pgq._is_mine(i.lane, p_mine)
-              for update skip locked
-       ) i
- where j.ctid = i.ctid
-returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false)
-$$;
+begin atomic
+    update pgq.job_{slot} j
+       set lease_expires_at = p_now + coalesce(p_lease_ms, j.lease_ms) * interval '1 millisecond',
+           checkpoint = coalesce(r.checkpoint, j.checkpoint)
+      from unnest(p_ids, p_tokens, p_checkpoints) r (id, token, checkpoint), lateral (
+               select i.ctid from pgq.job_{slot} i
+                where i.id = r.id and i.token = r.token and pgq._is_mine(i.lane, p_mine)
+                  for update skip locked
+           ) i
+     where j.ctid = i.ctid
+    returning j.id, j.token, j.lease_expires_at, coalesce(j.cancel_requested, false);
+end;
 comment on function
     pgq._renew_{slot}(bigint[], bigint[], integer[], integer, timestamptz, jsonb[]) is
 'Renews the leases of good receipts; passes by jobs that others have locked.';
@@ -49,7 +47,6 @@ comment on function
 create function pgq._open(p_slot smallint)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     case p_slot
@@ -70,7 +67,6 @@ create function pgq._renew(
 )
 returns setof pgq.renewal
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     case p_slot
@@ -91,7 +87,6 @@ comment on function
 -- Rare statements on one job are planned each time.
 create function pgq._remove(p_slot smallint, p_id bigint, out job pgq.job)
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format('delete from pgq.job_%s j where j.id = $1 returning j.*', p_slot)
@@ -105,7 +100,6 @@ create function pgq._lock(
     p_slot smallint, p_id bigint, p_skip boolean default false, out job pgq.job
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_look constant text := format(
@@ -137,7 +131,6 @@ create function pgq._lock_noted(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format(
@@ -154,7 +147,6 @@ comment on function
 create function pgq._mark(p_slot smallint, p_id bigint, p_flag name, p_token bigint)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count integer;

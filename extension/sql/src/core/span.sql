@@ -23,7 +23,6 @@ comment on type pgq.span is
 create function pgq._spans(p_slot smallint, p_now timestamptz)
 returns setof pgq.span
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -67,7 +66,6 @@ comment on function pgq._spans(smallint, timestamptz) is
 create function pgq._set_positions(p_slot smallint, p_spans pgq.span[], p_writer bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark constant bigint := coalesce(pg_sequence_last_value('pgq.number'), 0);

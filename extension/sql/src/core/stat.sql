@@ -12,7 +12,6 @@
 create function pgq._count_ends(p_lane bigint, p_completed bigint, p_failed bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -33,7 +32,6 @@ comment on function pgq._count_ends(bigint, bigint, bigint) is 'Notes ends of jo
 create function pgq._fit_samples()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_seen constant bigint := coalesce(pg_sequence_last_value('pgq.stat_seen'), 0);
@@ -76,7 +74,6 @@ comment on function pgq._fit_samples() is
 create function pgq._sum_up(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Not the one of this minute, nor the last one, in which a transaction may be about to write.
@@ -108,7 +105,6 @@ returns table (
 )
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query

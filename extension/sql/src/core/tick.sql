@@ -11,7 +11,6 @@
 create function pgq._want_tick(p_lease_ms integer)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant bigint := pgq._ms(pgq._now());
@@ -40,7 +39,6 @@ comment on function pgq._want_tick(integer) is
 create function pgq._expect(p_at timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform setval('pgq.next_tick', greatest(pgq._ms(p_at), 1))
@@ -52,7 +50,6 @@ comment on function pgq._expect(timestamptz) is 'Has the next tick come when a j
 create function pgq._tick_slots(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_writers constant bigint[] := pgq._oldest_writers();
@@ -86,7 +83,6 @@ comment on function pgq._tick_slots(timestamptz) is
 create function pgq._tick()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off

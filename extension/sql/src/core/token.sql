@@ -9,7 +9,6 @@
 create function pgq._home()
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return hashtextextended(
@@ -27,7 +26,6 @@ comment on function pgq._home() is
 create function pgq._has_lost_tokens()
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce(pg_sequence_last_value('pgq.next_tick'), 0) = 0
@@ -42,7 +40,6 @@ comment on function pgq._has_lost_tokens() is
 create function pgq._skip_lost_tokens()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     lock table pgq.gate in share update exclusive mode;

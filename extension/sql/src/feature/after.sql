@@ -13,7 +13,6 @@
 create function pgq._check_after(p_after bigint[], p_group_keys text[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
@@ -47,8 +46,6 @@ comment on function pgq._check_after(bigint[], text[]) is
 create function pgq._may_await(p_id bigint)
 returns boolean
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job constant pgq.job := pgq._find(p_id);
@@ -68,7 +65,6 @@ comment on function pgq._may_await(bigint) is
 create function pgq._is_over(p_id bigint)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_is_over boolean;
@@ -93,7 +89,6 @@ create function pgq._find_for_waiter(
     p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job;
@@ -147,7 +142,6 @@ create function pgq._lock_awaited(
     p_after bigint[], out open bigint[], out is_hopeless boolean
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
@@ -181,7 +175,6 @@ comment on function pgq._lock_awaited(bigint[]) is
 create function pgq._await(p_after bigint[])
 returns pgq.awaited
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_awaited pgq.awaited;
@@ -209,7 +202,6 @@ create function pgq._add_dependencies(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgq.dependency (on_id, job_id, lane, on_dead)

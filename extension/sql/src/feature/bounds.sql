@@ -5,7 +5,6 @@
 create function pgq._count_ready(p_queue_id integer, p_limit integer)
 returns integer
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count integer;
@@ -38,7 +37,6 @@ comment on function pgq._count_ready(integer, integer) is
 create function pgq._check_bounds(p_queue_id integer, p_payloads jsonb[], p_number integer)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue pgq.queue;

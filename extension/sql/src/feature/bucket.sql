@@ -16,7 +16,6 @@ comment on function pgq._bucket_of(bigint) is
 create function pgq._lock_buckets(p_keys bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform from pgq.bucket b
@@ -29,7 +28,6 @@ comment on function pgq._lock_buckets(bigint[]) is 'Locks the buckets of groups 
 create function pgq._try_buckets(p_keys bigint[])
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(

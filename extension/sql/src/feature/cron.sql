@@ -12,7 +12,6 @@ create function pgq._raise_cron(p_cron text, p_name text, p_part text, p_reason 
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'bad cron expression "%"', p_cron
@@ -30,7 +29,6 @@ create function pgq._cron_number(
 returns integer
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_number integer := array_position(p_names, lower(p_part collate "C")) - 1 + p_min;
@@ -57,7 +55,6 @@ create function pgq._cron_field(
 returns integer[]
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_part text; v_range text[]; v_first integer; v_last integer; v_step integer;
@@ -109,7 +106,6 @@ create function pgq._parse_cron(p_cron text)
 returns pgq.cron
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_word constant text := lower(btrim(p_cron, E' \t') collate "C");
@@ -151,7 +147,6 @@ create function pgq._instants(p_local timestamp, p_timezone text, p_both boolean
 returns setof timestamptz
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- Of two it is the second, of none the one by the clock before the change.
@@ -177,7 +172,6 @@ create function pgq._next_tick_of(p_cron text, p_timezone text, p_after timestam
 returns timestamptz
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'  -- in which abbreviations of time zones are looked for first
 set timezone_abbreviations = 'Default'
 as $$

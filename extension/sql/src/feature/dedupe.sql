@@ -13,7 +13,6 @@
 create function pgq._lock_keys(p_queue_id integer, p_keys text[], p_is_row boolean default false)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_keys is null then
@@ -44,7 +43,6 @@ comment on function pgq._lock_keys(integer, text[], boolean) is
 create function pgq._probe_keys(p_queue_id integer, p_keys text[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
 as $$
 begin
@@ -71,7 +69,6 @@ comment on function pgq._probe_keys(integer, text[]) is
 create function pgq._live_keys(p_queue_id integer, p_keys text[])
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids bigint[];
@@ -109,7 +106,6 @@ comment on function pgq._live_keys(integer, text[]) is
 create function pgq._is_late(p_job pgq.job)
 returns boolean
 language sql
-volatile
 begin atomic
     select coalesce(
         p_job.start_by <= pgq._now() and p_job.attempt = 0 and p_job.token is null, false
@@ -120,7 +116,6 @@ comment on function pgq._is_late(pgq.job) is 'Whether a job has not started by i
 create function pgq._without_late(p_live bigint[])
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids constant bigint[] := array_remove(p_live, null);
@@ -153,7 +148,6 @@ comment on function pgq._without_late(bigint[]) is
 create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[])
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue pgq.queue;
@@ -199,7 +193,6 @@ comment on function pgq._held_keys(integer, text[], bigint[]) is
 create function pgq._replace(p_id bigint, p_payload jsonb, p_run_at timestamptz)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._find_and_lock(p_id, false);
@@ -242,7 +235,6 @@ comment on function pgq._replace(bigint, jsonb, timestamptz) is
 create function pgq._replace_live(p_payloads jsonb[], p_run_at timestamptz, p_live bigint[])
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_old record;
@@ -271,7 +263,6 @@ create function pgq._raise_duplicate(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_old record;

@@ -7,7 +7,6 @@
 create function pgq._use_pg_cron()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_schema text;
@@ -54,7 +53,6 @@ create function pgq._headers_of(p_headers jsonb, p_name text, p_at timestamptz)
 returns jsonb
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 as $$
 begin
@@ -68,7 +66,6 @@ comment on function pgq._headers_of(jsonb, text, timestamptz) is
 create function pgq._fire(p_schedule pgq.schedule, p_queue text, p_at timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_at pgq.target
@@ -87,7 +84,6 @@ comment on function pgq._fire(pgq.schedule, text, timestamptz) is
 create function pgq._next_tick_if_any(p_schedule pgq.schedule, p_after timestamptz)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pgq._next_tick_of(p_schedule.cron, p_schedule.timezone, p_after);
@@ -106,7 +102,6 @@ comment on function pgq._next_tick_if_any(pgq.schedule, timestamptz) is
 create function pgq._fire_if_due(p_schedule pgq.schedule, p_queue text, p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_at timestamptz;
@@ -133,7 +128,6 @@ comment on function pgq._fire_if_due(pgq.schedule, text, timestamptz) is
 create function pgq._fire_schedules(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._do_each('schedule', array(

@@ -19,9 +19,7 @@
 create function pgq._group_ids(p_queue_id integer, p_group_keys text[])
 returns bigint[]
 language plpgsql
-volatile
 strict
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -40,7 +38,6 @@ comment on function pgq._group_ids(integer, text[]) is
 create function pgq._note(p_slot smallint, p_kind "char", p_keys bigint[], p_places bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_keys is not null then
@@ -58,7 +55,6 @@ create function pgq._leave_lines(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_left integer := cardinality(p_ids);
@@ -93,7 +89,6 @@ comment on function pgq._leave_lines(smallint, bigint[], bigint[], bigint[], boo
 create function pgq._note_ended(p_jobs pgq.job[], p_state text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_end record;
@@ -132,7 +127,6 @@ comment on function pgq._note_ended(pgq.job[], text) is
 create function pgq._unblock(p_group_id bigint, p_ids bigint[])
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot smallint; v_row pgq.job; v_count integer := 0;

@@ -18,7 +18,6 @@
 create function pgq._held_permits(p_queue_id integer, p_permits integer[])
 returns integer[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_held integer[];
@@ -51,7 +50,6 @@ comment on function pgq._held_permits(integer, integer[]) is
 create function pgq._take_permits(p_queue pgq.queue, p_number integer)
 returns integer[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_mergejoin = off
 as $$
 declare
@@ -107,7 +105,6 @@ create function pgq._moment(p_queue pgq.queue, p_at timestamptz)
 returns bigint
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return div(
@@ -122,7 +119,6 @@ create function pgq._burst(p_queue pgq.queue)
 returns integer
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce(nullif(p_queue.rate_burst, 0), p_queue.rate_limit);
@@ -133,7 +129,6 @@ comment on function pgq._burst(pgq.queue) is 'How many starts the bucket of a qu
 create function pgq._take_starts(p_queue pgq.queue, p_number integer)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_burst constant integer := pgq._burst(p_queue);
@@ -196,7 +191,6 @@ create function pgq._use_permits(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgq.hold (slot, queue_id, permit, token, id)
@@ -218,7 +212,6 @@ create function pgq._lease_limited(
 )
 returns setof @extschema@.pgq_job
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_number integer := p_batch;

@@ -5,7 +5,6 @@
 create function pgq._note_active(p_queue_id integer)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count integer;
@@ -30,7 +29,6 @@ comment on function pgq._note_active(integer) is
 create function pgq._save_permits(p_old pgq.queue, p_new pgq.queue)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgq.permit (queue_id, kind, n)
@@ -53,7 +51,6 @@ comment on function pgq._save_permits(pgq.queue, pgq.queue) is
 create function pgq._forget_starts(p_now timestamptz)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- Nearly always only those of late: under a held horizon the entries of older ones pile up.
@@ -82,7 +79,6 @@ comment on function pgq._forget_starts(timestamptz) is
 create function pgq._drop_permits()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue pgq.queue;

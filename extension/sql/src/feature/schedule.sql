@@ -6,7 +6,6 @@
 create function pgq._check_schedule(p_name text, p_cron text, p_missed text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('name', p_name is null),
@@ -27,7 +26,6 @@ comment on function pgq._check_schedule(text, text, text) is
 create function pgq._save_schedule(p_new pgq.schedule, p_queue text)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
 as $$
 begin
@@ -116,7 +114,6 @@ comment on function
 create function pgq._pause_schedule(p_name text, p_paused boolean)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue_id integer;

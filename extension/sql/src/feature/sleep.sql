@@ -13,7 +13,6 @@
 create function pgq._has_writers()
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before constant integer[] := string_to_array(
@@ -43,7 +42,6 @@ comment on function pgq._has_writers() is
 create function pgq._linger(p_queue_ids integer[], p_now timestamptz)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant bigint := pgq._ms(p_now);
@@ -76,7 +74,6 @@ comment on function pgq._linger(integer[], timestamptz) is
 create function pgq._hold_waits(p_queue_ids integer[])
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_held constant integer[] := array(
@@ -109,7 +106,6 @@ comment on function pgq._hold_waits(integer[]) is
 create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_noticed boolean;
@@ -155,7 +151,6 @@ comment on function pgq._begin_wait(integer[], timestamptz) is
 create function pgq._is_deaf(p_queue_ids integer[])
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_channels constant text[] := array(

@@ -22,7 +22,6 @@ create function pgq._let_late_in(
     p_groups bigint[], p_added bigint[], out groups bigint[], out places bigint[]
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     select array_agg(g.id), array_agg(h.place + 1) into groups, places
@@ -67,7 +66,6 @@ create function pgq._next_heads(
 returns table (slot smallint, id bigint, lane bigint, group_id bigint, head_place bigint)
 language plpgsql
 rows 1  -- or a plan would read the slots
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -118,7 +116,6 @@ comment on function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigi
 create function pgq._turn_groups(p_groups bigint[], p_ended bigint[], p_added bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -186,7 +183,6 @@ comment on function pgq._turn_groups(bigint[], bigint[], bigint[]) is
 create function pgq._promote_head(p_row pgq.job)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     update pgq.job j set due = null where j.slot in (4, 5) and j.id = p_row.id;

@@ -41,7 +41,6 @@ comment on function @extschema@.pgq_wake() is
 create function pgq._next_tick(p_now timestamptz)
 returns timestamptz
 language sql
-volatile
 begin atomic
     select least(
         timestamptz 'epoch' + interval '1 millisecond'
@@ -55,7 +54,6 @@ comment on function pgq._next_tick(timestamptz) is
 create function pgq._tick_has_work()
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pgq._read_committed()  -- else its claims do no maintenance
@@ -75,7 +73,6 @@ comment on function pgq._tick_has_work() is
 create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_next timestamptz;
@@ -124,7 +121,6 @@ comment on function pgq._next_event(integer, timestamptz, boolean) is
 create function pgq._next_due_of(p_queue_id integer)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Of a thousand jobs that fall due next none may be of the queue: then look again after them.
@@ -155,7 +151,6 @@ comment on function pgq._next_due_of(integer) is
 create function pgq._pause_ms(p_ready text, p_is_soon boolean, p_lingers boolean)
 returns double precision
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before constant text := coalesce(current_setting('pgq.ready', true), '');
@@ -182,7 +177,6 @@ create function pgq._sleep_for(
 )
 returns interval
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_asleep constant integer[] := array(

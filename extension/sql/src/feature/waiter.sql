@@ -5,7 +5,6 @@
 create function pgq._release_waiters(p_slot smallint, p_ids bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_waiters bigint[];
@@ -33,7 +32,6 @@ create function pgq._tell_waiters(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not pgq._read_committed() then
@@ -55,7 +53,6 @@ comment on function pgq._tell_waiters(smallint, bigint[], bigint[], boolean) is
 create function pgq._drop_dependencies(p_job_ids bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgq.dependency d
@@ -70,7 +67,6 @@ comment on function pgq._drop_dependencies(bigint[]) is 'These jobs wait for nob
 create function pgq._is_forsaken(p_job_id bigint)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- The dead one may have been retried since.
@@ -94,7 +90,6 @@ comment on function pgq._is_forsaken(bigint) is
 create function pgq._turn_waiters(p_keys bigint[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_key bigint;
@@ -130,7 +125,6 @@ comment on function pgq._turn_waiters(bigint[]) is
 create function pgq._take_end_hints()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_keys bigint[];

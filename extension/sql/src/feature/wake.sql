@@ -14,7 +14,6 @@
 create function pgq._wake(p_queue_id integer)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- More than once: another session may be trying the same, which takes it a microsecond.
@@ -45,7 +44,6 @@ comment on function pgq._wake(integer) is
 create function pgq._wake_lane(p_lane bigint, p_run_at timestamptz default null)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();

@@ -11,7 +11,6 @@ create function pgq._check_watch(p_relation oid, p_queue text)
 returns void
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_owner name;
@@ -61,7 +60,6 @@ create function pgq._is_builtin(p_type oid)
 returns boolean
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type oid := p_type;
@@ -82,7 +80,6 @@ create function pgq._key_columns(p_relation oid, p_columns text[] default null)
 returns text
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_columns constant text[] := coalesce(p_columns, array(
@@ -120,7 +117,6 @@ create function pgq._has_own_key(p_relation oid, p_name text)
 returns boolean
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_named constant oid := to_regclass(p_name)::oid;

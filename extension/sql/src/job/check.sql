@@ -7,7 +7,6 @@ create function pgq._check_settings_of_job(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('priority', p_priority is null);
@@ -40,7 +39,6 @@ comment on function pgq._check_settings_of_job(integer, timestamptz, integer, js
 create function pgq._check_policies(p_on_duplicate text, p_after_on_dead text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('on_duplicate', p_on_duplicate is null),
@@ -61,7 +59,6 @@ comment on function pgq._check_policies(text, text) is
 create function pgq._check_keys(p_name text, p_keys text[], p_payloads jsonb[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_key text;
@@ -88,7 +85,6 @@ create function pgq._check_keyed(
 )
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),

@@ -5,7 +5,6 @@
 create function pgq._raise_held(p_id bigint, p_detail text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'job % is held by another consumer', p_id
@@ -19,7 +18,6 @@ comment on function pgq._raise_held(bigint, text) is 'Raises 55P03.';
 create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -73,7 +71,6 @@ comment on function pgq._check_claimable(pgq.job, pgq.queue) is
 create function pgq._free_one(p_job pgq.job)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job := pgq._lock(p_job.slot, p_job.id, true);

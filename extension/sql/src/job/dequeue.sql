@@ -11,7 +11,6 @@ create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worke
 returns integer
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_batch('batch', p_batch);
@@ -152,27 +151,26 @@ create function pgq._lease_{slot}(
 )
 returns setof pgq.job
 language sql
-set search_path = pg_catalog, pg_temp
-as $$
-update pgq.job_{slot} j
-   set token = (nextval('pgq.token') << 20) | p_bits | {slot}
-               | case when j.group_id is null then 0 else 524288 end,
-       attempt = j.attempt + 1, claimed_at = f.now,
-       lease_expires_at = f.now + p_lease_ms * interval '1 millisecond',
-       lease_ms = p_lease_ms, worker = p_worker, pid = pg_backend_pid()
-  from (
-           select i.ctid, pgq._now() as now from pgq.job_{slot} i
-            where i.lane = p_lane and i.token is null and i.pos > p_after and i.pos < p_until
-              and i.pos > coalesce((
-                      select f.floor from pgq.floor_{slot} f
-                       where f.lane = p_lane and p_until - p_after > 2 order by f.n desc limit 1
-                  ), 0)
-              and (i.start_by is null or i.start_by > p_now or i.attempt > 0)
-            order by i.pos limit p_batch for update skip locked
-       ) f
- where j.ctid = f.ctid
-returning j.*
-$$;
+begin atomic
+    update pgq.job_{slot} j
+       set token = (nextval('pgq.token') << 20) | p_bits | {slot}
+                   | case when j.group_id is null then 0 else 524288 end,
+           attempt = j.attempt + 1, claimed_at = f.now,
+           lease_expires_at = f.now + p_lease_ms * interval '1 millisecond',
+           lease_ms = p_lease_ms, worker = p_worker, pid = pg_backend_pid()
+      from (
+               select i.ctid, pgq._now() as now from pgq.job_{slot} i
+                where i.lane = p_lane and i.token is null and i.pos > p_after and i.pos < p_until
+                  and i.pos > coalesce((
+                          select f.floor from pgq.floor_{slot} f
+                           where f.lane = p_lane and p_until - p_after > 2 order by f.n desc limit 1
+                      ), 0)
+                  and (i.start_by is null or i.start_by > p_now or i.attempt > 0)
+                order by i.pos limit p_batch for update skip locked
+           ) f
+     where j.ctid = f.ctid
+    returning j.*;
+end;
 comment on function
     pgq._lease_{slot}(
         bigint, bigint, bigint, integer, timestamptz, integer, text, bigint

@@ -7,8 +7,6 @@ create function pgq._heartbeat(
 )
 returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_renewed pgq.renewal[];

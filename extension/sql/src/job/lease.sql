@@ -9,7 +9,6 @@ create function pgq._lease(
 )
 returns setof @extschema@.pgq_job
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -60,7 +59,6 @@ comment on function pgq._ready() is 'The slots into which claims look, oldest fi
 create function pgq._aged(p_queue pgq.queue, p_lanes bigint[], p_now timestamptz)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_queue.priority_ageing = '0' then
@@ -87,7 +85,6 @@ comment on function pgq._aged(pgq.queue, bigint[], timestamptz) is
 create function pgq._oldest(p_slot smallint, p_lane bigint)
 returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_since timestamptz;

@@ -5,7 +5,6 @@
 create function pgq._expired(p_slot smallint, p_mine integer[], p_max integer)
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids bigint[];

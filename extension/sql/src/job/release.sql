@@ -5,7 +5,6 @@
 create function pgq._release_here(p_slot smallint, p_id bigint, p_token bigint, p_mine integer[])
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job;
@@ -29,7 +28,6 @@ comment on function pgq._release_here(smallint, bigint, bigint, integer[]) is
 create function pgq._release(p_id bigint, p_token bigint, p_delay interval)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mine constant integer[] := case when not pgq._is_owner() then pgq._mine('consume') end;

@@ -7,7 +7,6 @@ create function pgq._target(
 )
 returns pgq.target
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_at pgq.target;
@@ -48,7 +47,6 @@ create function pgq._add_jobs(
 )
 returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := pgq._now();
@@ -105,7 +103,6 @@ create function pgq._pick_free(
     out places bigint[]
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     select array_agg(g.payload order by g.n), array_agg(g.key order by g.n),
@@ -134,7 +131,6 @@ create function pgq._enqueue(
 )
 returns setof bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue_id integer; v_at pgq.target; v_waits_for pgq.awaited; v_taken bigint[];

@@ -5,7 +5,6 @@
 create function pgq._cancel(p_id bigint, p_force boolean)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_job pgq.job;
@@ -90,7 +89,6 @@ comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
 create function pgq._await_tick()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform from pgq.gate g for key share;
@@ -109,7 +107,6 @@ create function pgq._end_live(
 )
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now timestamptz;

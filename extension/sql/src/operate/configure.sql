@@ -24,7 +24,6 @@ create function pgq._configure_queue(
 )
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_old pgq.queue;

@@ -11,7 +11,6 @@
 create function pgq._holds_live(p_queue_id integer)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -34,7 +33,6 @@ comment on function pgq._holds_live(integer) is
 create function pgq._raise_in_use(p_queue text)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'queue "%" holds jobs', p_queue
@@ -47,7 +45,6 @@ comment on function pgq._raise_in_use(text) is 'Raises 55006.';
 create function pgq._empty_dropped(p_dropped pgq.dropped, p_max integer)
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count bigint;
@@ -110,7 +107,6 @@ create constraint trigger dropped_at_commit after insert on pgq.dropped
 create function pgq._lane_holders()
 returns text[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -134,7 +130,6 @@ comment on function pgq._lane_holders() is
 create function pgq._forget_dropped()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- Whoever commits the drop itself does not know yet who will have seen the lanes.

@@ -5,7 +5,6 @@
 create function pgq._run_errand(p_role oid)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._use_pg_cron() where p_role is null;
@@ -27,7 +26,6 @@ comment on function pgq._run_errand(oid) is
 create function pgq._run_errands()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
@@ -63,7 +61,6 @@ comment on function pgq._run_errands() is
 create function pgq._is_chief()
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pgq._is_owner() or pgq._may(null, 'manage');
@@ -74,7 +71,6 @@ comment on function pgq._is_chief() is 'Whether the caller manages all queues.';
 create function pgq._tell_cron()
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pgq._is_chief() then

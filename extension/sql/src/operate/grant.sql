@@ -6,7 +6,6 @@ create function pgq._role_id(p_role name)
 returns oid
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return case when p_role = 'public' then 0::oid
@@ -19,7 +18,6 @@ comment on function pgq._role_id(name) is
 create function pgq._set_usage(p_role name, p_wanted boolean)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not p_wanted then
@@ -41,7 +39,6 @@ create function pgq._is_granted(p_acl aclitem[], p_role name)
 returns boolean
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (select from aclexplode(p_acl) a where a.grantee = pgq._role_id(p_role));
@@ -53,7 +50,6 @@ comment on function pgq._is_granted(aclitem[], name) is
 create function pgq._set_grants(p_role name)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_verbs constant text[] := array(
@@ -96,7 +92,6 @@ comment on function pgq._set_grants(name) is
 create function pgq._lock_grants()
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- What a role may call follows from all that it has.
@@ -114,7 +109,6 @@ comment on function pgq._lock_grants() is
 create function pgq._regrant(p_roles oid[])
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pgq._is_chief() and pgq._lock_grants() then
@@ -135,7 +129,6 @@ comment on function pgq._regrant(oid[]) is
 create function pgq._drop_grants(p_queue_id integer)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_roles oid[];
@@ -152,7 +145,6 @@ comment on function pgq._drop_grants(integer) is 'Takes back what was granted on
 create function pgq._check_grant(p_queue text, p_role name, p_privileges text[])
 returns integer
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_verb text;

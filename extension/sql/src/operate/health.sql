@@ -6,7 +6,6 @@ create function pgq._slot_users()
 returns table (slot text, mode text, pid integer)
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -24,7 +23,6 @@ create function pgq._xmin_holders(p_now timestamptz)
 returns table (holder text, status text, age interval, pid integer, query text)
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -70,7 +68,6 @@ comment on function pgq._xmin_holders(timestamptz) is
 create function pgq._lacks_ticks(p_now timestamptz)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_last constant timestamptz
@@ -99,7 +96,6 @@ comment on function pgq._lacks_ticks(timestamptz) is
 create function pgq._tick_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_age constant interval := p_now - (

@@ -10,7 +10,6 @@
 create function pgq._try_read(p_relation regclass)
 returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format('lock table %s in access share mode nowait', p_relation);
@@ -26,7 +25,6 @@ comment on function pgq._try_read(regclass) is
 create function pgq._readable_slots()
 returns smallint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -42,7 +40,6 @@ comment on function pgq._readable_slots() is
 create function pgq._size_of(p_relation regclass)
 returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_size bigint;
@@ -65,8 +62,6 @@ comment on function pgq._size_of(regclass) is
 create function pgq._may_observe(p_queue_id integer)
 returns boolean
 language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_restricted();
@@ -88,7 +83,6 @@ create function pgq._tally_pages(p_slot smallint, p_now timestamptz, p_percent r
 returns setof pgq.tally
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query execute format(
@@ -104,7 +98,6 @@ create function pgq._tally_first(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -135,7 +128,6 @@ create function pgq._tally_slot(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_pages constant bigint := pg_relation_size(pgq._slot_table(p_slot)) / 8192;
@@ -163,7 +155,6 @@ comment on function pgq._tally_slot(smallint, timestamptz) is
 create function pgq._tally(p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slots smallint[];
@@ -192,7 +183,6 @@ create function pgq._first_due(p_slot smallint)
 returns table (lane bigint, run_at timestamptz)
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     case p_slot
@@ -211,7 +201,6 @@ comment on function pgq._first_due(smallint) is
 create function pgq._times(p_now timestamptz)
 returns table (queue_id integer, since timestamptz, next_due timestamptz)
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -260,7 +249,6 @@ create function pgq._leased(p_slot smallint)
 returns setof pgq.job
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off

@@ -23,7 +23,6 @@ comment on type pgq.obstacle is 'A row of pgq_obstacles.';
 create function pgq._exhausted(p_now timestamptz)
 returns setof pgq.obstacle
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -54,7 +53,6 @@ create function pgq._open_jobs(p_slot smallint)
 returns setof pgq.open_job
 language plpgsql
 stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
@@ -81,7 +79,6 @@ comment on function pgq._open_jobs(smallint) is
 create function pgq._holders()
 returns setof pgq.obstacle
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -126,7 +123,6 @@ comment on function pgq._holders() is
 create function pgq._waits_in_groups(p_now timestamptz)
 returns setof pgq.obstacle
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -164,7 +160,6 @@ comment on function pgq._waits_in_groups(timestamptz) is
 create function pgq._waits_after(p_now timestamptz)
 returns setof pgq.obstacle
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query

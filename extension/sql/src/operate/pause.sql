@@ -5,7 +5,6 @@
 create function pgq._set_paused(p_queue text, p_paused boolean)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id constant integer := pgq._queue_id(p_queue, 'manage');

@@ -5,7 +5,6 @@
 create function pgq._revive(p_ids bigint[], p_skip boolean)
 returns setof bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_dead pgq.archive;

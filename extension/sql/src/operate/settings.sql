@@ -6,7 +6,6 @@ create function pgq._check_range(p_name text, p_value bigint, p_min bigint, p_ma
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_value not between p_min and p_max then
@@ -21,7 +20,6 @@ create function pgq._check_limits(p_queue pgq.queue)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_range('max_active', p_queue.max_active, 0, 10000),
@@ -50,7 +48,6 @@ create function pgq._check_settings(p_queue pgq.queue)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_range('max_attempts', p_queue.max_attempts, 1, 32767);
@@ -86,7 +83,6 @@ comment on function pgq._check_settings(pgq.queue) is 'Raises 22023 for bad sett
 create function pgq._save_settings(p_old pgq.queue, p_new pgq.queue)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_settings(p_new), pgq._check_limits(p_new);
@@ -171,7 +167,6 @@ create function pgq._check_queue_name(p_name text)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('name', p_name is null);
