@@ -1381,6 +1381,18 @@ async def test_a_job_that_gets_its_copy_while_others_look_it_up_is_found_there(
     assert await c.fetchval("select count(*) from pgq.job") == (call == "after")
 
 
+# pgq_claim waits between its first look at the job and its lock, until the advisory lock is free.
+HELD_CHECK = """
+    alter function pgq._check_claimable rename to _check_first;
+    create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue) returns void
+    language plpgsql as $$
+    begin
+        perform pgq._check_first(p_job, p_queue), pg_advisory_xact_lock_shared(1);
+    end $$;
+    select pg_advisory_lock(1)
+"""
+
+
 @pytest.mark.parametrize("is_head", [True, False])
 @pytest.mark.parametrize("then", ["moved", "claimed", "put off"])
 async def test_a_due_job_that_goes_on_while_it_is_claimed_by_its_id_is_not_claimed_twice(
@@ -1393,15 +1405,7 @@ async def test_a_due_job_that_goes_on_while_it_is_claimed_by_its_id_is_not_claim
         now + timedelta(minutes=1),
     )
     await no_ticks(c, now + timedelta(minutes=2))
-    await c.execute("""
-        alter function pgq._check_claimable rename to _check_first;
-        create function pgq._check_claimable(p_job pgq.job, p_queue pgq.queue) returns void
-        language plpgsql as $$
-        begin
-            perform pgq._check_first(p_job, p_queue), pg_advisory_xact_lock_shared(1);
-        end $$;
-        select pg_advisory_lock(1)
-    """)
+    await c.execute(HELD_CHECK)
     async with started(b.fetchrow("select * from pgq_claim($1, '1 hour')", job_id)) as claim:
         await waiting(c, b, claim)
         await a.execute("select pgq._tick()")
@@ -1420,6 +1424,45 @@ async def test_a_due_job_that_goes_on_while_it_is_claimed_by_its_id_is_not_claim
     assert await c.fetchval(copies, job_id) == (then != "put off")
     assert await complete(c, receipts) == [job_id] * (then != "put off")
     assert await c.fetchval("select count(*) from pgq.job") == (then == "put off")
+
+
+async def test_a_claim_of_a_due_job_locks_the_head_of_the_ring_before_it_draws_a_position(
+    a: Connection, b: Connection
+) -> None:
+    """Ticks take a number that was drawn without such a lock for that of a job that is there."""
+    now = await stop_clock(a)
+    job_id = await a.fetchval("select pgq_enqueue('1', run_at => $1)", now + timedelta(minutes=1))
+    await no_ticks(a, now + timedelta(minutes=2))
+    await a.execute("begin; lock table pgq.job_0, pgq.job_1, pgq.job_2, pgq.job_3 in share mode")
+    async with started(b.fetchval("select id from pgq_claim($1, '1 hour')", job_id)) as claim:
+        await waiting(a, b, claim)
+        assert await a.fetchval("select last_value from pgq.number") == job_id
+        await a.execute("rollback")
+        assert await within(claim) == job_id
+    assert await a.fetchval("select pos > id from pgq.job where id = $1", job_id)
+
+
+@pytest.mark.parametrize("then", ["cancelled", "claimed"])
+async def test_an_expired_lease_that_changes_while_it_is_claimed_by_its_id_is_left_alone(
+    a: Connection, b: Connection, c: Connection, then: str
+) -> None:
+    now = await stop_clock(c)
+    job_id = await put(c)
+    ((_, token),) = await dequeue(c, 1, "1 s")
+    await no_ticks(c, now + timedelta(seconds=2))
+    await c.execute(HELD_CHECK)
+    async with started(b.fetchrow("select * from pgq_claim($1, '1 hour')", job_id)) as claim:
+        await waiting(c, b, claim)
+        if then == "cancelled":
+            assert not await a.fetchval("select pgq_cancel($1)", job_id)
+        else:
+            await a.execute("select pgq_release($1, $2)", job_id, token)
+            ((_, token),) = await dequeue(a, 1, "1 s")
+            await stop_clock(c, now + timedelta(seconds=4))
+        await c.execute("select pg_advisory_unlock(1)")
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await within(claim)
+    assert await c.fetchval("select token from pgq.job where slot < 4") == token
 
 
 # As a tick does it when the written parked slot has more garbage than the other one.
@@ -1611,6 +1654,35 @@ async def test_a_due_job_that_is_locked_brings_no_tick_after_tick(
     await b.execute("rollback")
     await maintain(a)
     assert await claimed(a) == [job_id]
+
+
+@pytest.mark.parametrize("end", ["lease", "second lease", "unstarted"])
+async def test_maintenance_never_waits_for_the_row_in_the_line_of_what_it_takes_back(
+    a: Connection, b: Connection, end: str
+) -> None:
+    now = await stop_clock(a)
+    job_id = await a.fetchval(
+        "select pgq_enqueue('1', group_key => 'g', expires_at => $1)", now + timedelta(seconds=9)
+    )
+    if end != "unstarted":
+        for lost in range(1 if end == "lease" else 2):
+            now += timedelta(seconds=lost)
+            await stop_clock(a, now)
+            assert len(await dequeue(a, 1, "200 ms")) == 1
+            await stop_clock(a, now + timedelta(milliseconds=300))
+            if (end, lost) == ("second lease", 0):
+                await maintain(a)
+    else:
+        await stop_clock(a, now + timedelta(seconds=10))
+    # As pgq_cancel_all does with a row that has become a head while it waited for the row.
+    await b.execute(
+        "begin; select from pgq.job where slot in (4, 5) and place is not null for update"
+    )
+    await within(maintain(a))
+    await b.execute("rollback")
+    await maintain(a)
+    state = await a.fetchval("select state from pgq_get($1)", job_id)
+    assert state == {"lease": "ready", "second lease": "scheduled", "unstarted": "dead"}[end]
 
 
 @pytest.mark.parametrize("kind", ["group", "waiter"])

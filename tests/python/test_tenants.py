@@ -342,6 +342,7 @@ async def test_lanes_of_a_dropped_queue_stay_while_somebody_may_know_them(
     await a.execute("commit prepared 'late'" if prepared else "commit")
     await maintain(b, 3)
     assert await b.fetchval(LEFT) == 0
+    assert await b.fetchval("select count(*) from pgq.lane_gate") == 0
 
 
 async def test_a_tick_leaves_dropped_queues_alone_while_somebody_may_know_their_lanes(

@@ -28,6 +28,7 @@ declare
     v_row pgq.job;
     v_lane bigint;
 begin
+    perform pgq._open(p_head);
     for v_lane in with gone as (
         delete from pgq.job j
          where j.slot = p_slot and j.id = any (p_ids) and j.place is null returning j.*

@@ -16,9 +16,9 @@ as $$
 begin
     -- So that two sessions cannot both add the last one: the second one waits for the commit of the
     -- first one, or fails with 40001. A prepared transaction would keep it waiting.
-    insert into pgq.lane_gate as g
-    select new.queue_id, 1 where not pgq._is_preparing()
-        on conflict on constraint lane_gate_pkey do update set added = g.added + 1;
+    insert into pgq.lane_gate (queue_id)
+    select new.queue_id where not pgq._is_preparing()
+        on conflict on constraint lane_gate_pkey do update set queue_id = excluded.queue_id;
     if (select count(distinct l.id) > 1000 from pgq.lane l where l.queue_id = new.queue_id) then
         raise exception 'queue "%" has 1000 priorities already', new.queue
             using errcode = 'program_limit_exceeded',

@@ -66,6 +66,21 @@ $$;
 comment on function pgq._end_leases(smallint, bigint[]) is
 'Ends the leases of locked jobs, which have expired.';
 
+create function pgq._try_line(p_id bigint, p_group_id bigint)
+returns boolean
+language plpgsql
+as $$
+begin
+    perform from pgq.job j
+      where j.slot in (4, 5) and j.id = p_id and j.place is not null and p_group_id is not null
+        for update skip locked;
+    return found or p_group_id is null;
+end
+$$;
+comment on function pgq._try_line(bigint, bigint) is
+'For ticks: locks the row in the line of a job that is to be ended, without waiting; true for a '
+'job of no group.';
+
 create function pgq._reclaim(p_slot smallint, p_ids bigint[], p_now timestamptz)
 returns bigint[]
 language plpgsql
@@ -75,8 +90,9 @@ declare
 begin
     execute format(
         'select array(select i.id from unnest($1) e (id), lateral ('
-        ' select i.id from pgq.job_%s i where i.id = e.id and i.lease_expires_at <= $2'
-        ' for update skip locked) i where e.id <> all ($3))', p_slot
+        ' select i.id, i.group_id from pgq.job_%s i where i.id = e.id and i.lease_expires_at <= $2'
+        ' for update skip locked) i where e.id <> all ($3) and pgq._try_line(i.id, i.group_id))',
+        p_slot
     ) into v_ids using p_ids, p_now, pgq._skips('job')::bigint[];
     return pgq._do_each('reclaim', v_ids::text[], p_slot)::bigint[];
 end
@@ -92,12 +108,13 @@ begin
     perform pgq._do_each('bury', array(
         select i.id::text
           from unnest(p_ids) e (id), lateral (
-                   select i.id from pgq.job i
+                   select i.id, i.group_id from pgq.job i
                     where i.slot = p_slot and i.id = e.id and i.token is null
                       and i.start_by <= p_now and i.attempt = 0
                       for update skip locked
                ) i
          where e.id <> all ((select pgq._skips('job'))::bigint[])
+           and pgq._try_line(i.id, i.group_id)
     ), p_slot);
 end
 $$;

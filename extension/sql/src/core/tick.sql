@@ -58,7 +58,6 @@ declare
     v_due timestamptz;
     v_next timestamptz := p_now + interval '500 ms';
 begin
-    perform pgq._open(v_head);
     foreach v_slot in array '{4,5,0,1,2,3}'::smallint[] loop
         continue when pg_relation_size(format('pgq.job_%s', v_slot)::regclass) = 0;
         if v_slot < 4 then

@@ -75,7 +75,10 @@ as $$
 declare
     v_job pgq.job := pgq._lock(p_job.slot, p_job.id, true);
 begin
-    if v_job.lease_expires_at <= pgq._now() then
+    -- Not if it was cancelled, or taken back, just now.
+    if v_job.lease_expires_at <= pgq._now() and v_job.token = p_job.token
+        and v_job.cancel_requested is null
+    then
         execute format(
             'update pgq.job_%s j set token = null, lease_expires_at = null, worker = null,'
             ' lost = j.lost + 1, last_error = pgq._loss(j) where j.id = $1', v_job.slot

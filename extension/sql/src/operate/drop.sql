@@ -159,6 +159,7 @@ begin
                    (select q.first_job from pgq.queue q where q.name = v_dropped.name), a.id
                );
         delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
+        delete from pgq.lane_gate g where g.queue_id = v_dropped.queue_id;
         delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
         delete from pgq.start s where s.queue_id = v_dropped.queue_id;
         delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;

@@ -76,10 +76,9 @@ comment on column pgq.lane.awaited_until is 'Until then a session may sleep: see
 
 create table pgq.lane_gate (
     queue_id integer not null,
-    added integer not null,
     constraint lane_gate_pkey primary key (queue_id)
 );
 comment on table pgq.lane_gate is
-'How many priorities were added to a queue: the row is locked while one is being committed.';
+'A row to lock for each queue that has got priorities: while one is being committed.';
 
 insert into pgq.queue (name) values ('default');
