@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -17,6 +18,7 @@ from .sessions import (
     ring,
     sessions,
     settle_all,
+    stop_clock,
 )
 
 pytestmark = pytest.mark.server
@@ -164,6 +166,29 @@ async def test_claims_do_not_scan_a_slot_sequentially(a: Connection) -> None:
         assert await sequential_scans(a) == before
         await a.execute("select count(*) from pgq.job")
         assert await sequential_scans(a) > before
+
+
+async def test_hints_stay_few_under_a_held_horizon_while_one_of_them_stays(
+    dsn: Dsn, a: Connection
+) -> None:
+    async with sessions(dsn, 1) as (holder,):
+        now = await stop_clock(a)
+        (lasting,) = await enqueue(a, 1)
+        await a.execute("select pgq_claim($1, '5 minutes')", lasting)
+        await holder.execute("begin isolation level repeatable read; select pg_current_xact_id()")
+        # As claims of other jobs that have ended.
+        await a.execute(
+            "insert into pgq.hint (kind, key) select 'l', -n from generate_series(1, 30000) n"
+        )
+        await a.execute("delete from pgq.hint where key < 0")
+        size = "select pg_relation_size('pgq.hint')"
+        assert await a.fetchval(size) > 2**20
+        await maintain(a)
+        assert await a.fetchval(size) == 8192
+        await stop_clock(a, now + timedelta(minutes=6))
+        await maintain(a)
+        assert await a.fetchval("select state from pgq_get($1)", lasting) == "ready"
+        await holder.execute("rollback")
 
 
 async def test_claims_stay_flat_and_tables_bounded_under_a_held_horizon(

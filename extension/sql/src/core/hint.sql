@@ -2,8 +2,8 @@
  * What a tick does for commits that could not decide: see core/commit.sql, and pgq.hint.
  */
 
-create function pgq._some_hints(p_kind "char", p_skips bigint[])
-returns text[]
+create function pgq._some_hints(p_kind "char", p_skips text[])
+returns bigint[]
 language plpgsql
 as $$
 declare
@@ -11,7 +11,7 @@ declare
     v_from constant tid
         := format('(%s,0)', floor(random() * pg_relation_size('pgq.hint') / 8192))::tid;
 begin
-    return pgq._try_buckets(array(
+    return array(
         select distinct h.key
           from (
                    select u.key
@@ -21,14 +21,16 @@ begin
                               select o.* from pgq.hint o where o.ctid < v_from
                           ) u
                     where u.kind = p_kind
-                      and case p_kind when 'w' then abs(u.key) else u.key end <> all (p_skips)
+                      -- Of waiting jobs a key may be minus the id.
+                      and case p_kind when 'g' then u.key else abs(u.key) end
+                          <> all (p_skips::bigint[])
                     limit 1000
                ) h
-    ))::text[];
+    );
 end
 $$;
-comment on function pgq._some_hints("char", bigint[]) is
-'The keys of up to 1000 hints of a kind, their buckets locked, without what is skipped.';
+comment on function pgq._some_hints("char", text[]) is
+'The keys of up to 1000 hints of a kind, without what is skipped.';
 
 create function pgq._take_group_hints(p_groups bigint[])
 returns void
@@ -67,8 +69,11 @@ begin
     update pgq.hint h set place = 0 where h.kind = 'q';
     perform pgq._take_lease_hints(pgq._now()), pgq._take_end_hints();
     perform pgq._hint(pgq._notes());
-    perform pgq._do_each('group', pgq._some_hints('g', pgq._skips('group')::bigint[])),
-            pgq._do_each('waiter', pgq._some_hints('w', pgq._skips('job')::bigint[]));
+    perform pgq._do_each(
+                'group', pgq._try_buckets(pgq._some_hints('g', pgq._skips('group')))::text[]
+            ), pgq._do_each(
+                'waiter', pgq._try_buckets(pgq._some_hints('w', pgq._skips('job')))::text[]
+            );
 end
 $$;
 comment on function pgq._take_hints() is 'Decides what could not be decided at a commit.';
@@ -77,22 +82,19 @@ create function pgq._take_lease_hints(p_now timestamptz)
 returns void
 language plpgsql
 as $$
+declare
+    v_ids constant bigint[] := pgq._some_hints('l', '{}');
 begin
     perform pgq._reclaim(l.slot, l.ids, p_now)
        from (
                 select j.slot, array_agg(j.id) as ids
-                  from (
-                           select o.slot, o.id
-                             from pgq.hint h join pgq.job o on o.id = h.key
-                            where h.kind = 'l' and o.slot in (0, 1, 2, 3)
-                              and o.lease_expires_at <= p_now
-                            limit 1000
-                       ) j
+                  from pgq.job j
+                 where j.id = any (v_ids) and j.slot in (0, 1, 2, 3) and j.lease_expires_at <= p_now
                  group by j.slot
             ) l;
     -- Not of what is locked or fails: that is tried again.
     delete from pgq.hint h
-     where h.kind = 'l' and not exists (
+     where h.kind = 'l' and h.key = any (v_ids) and not exists (
                select from pgq.job j
                 where j.id = h.key and j.slot in (0, 1, 2, 3) and j.token is not null
            );
@@ -105,11 +107,15 @@ create function pgq._empty_hints()
 returns void
 language plpgsql
 as $$
+declare
+    v_hints pgq.hint[];
 begin
-    if pg_relation_size('pgq.hint') > 1048576 and not exists (select from pgq.hint) then
+    if pg_relation_size('pgq.hint') > 1048576 then
         lock table pgq.hint in access exclusive mode nowait;
-        if not exists (select from pgq.hint) then
+        v_hints := array(select h from pgq.hint h limit 10000);
+        if cardinality(v_hints) < 10000 then
             truncate pgq.hint;
+            insert into pgq.hint select h.* from unnest(v_hints) h;
         end if;
     end if;
 exception
@@ -117,4 +123,5 @@ exception
         return;
 end
 $$;
-comment on function pgq._empty_hints() is 'Truncates pgq.hint when it holds dead versions only.';
+comment on function pgq._empty_hints() is
+'Removes the dead versions of hints, whoever holds the xmin horizon, while few are left.';
