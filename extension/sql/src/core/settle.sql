@@ -135,9 +135,8 @@ begin
       into v_done
       from done d left join queue q on q.queue_id = pgq._queue_of(d.lane);
     if v_done.heads is not null then
-        perform pgq._leave_lines(
-            {slot}::smallint, v_done.heads, v_done.groups, v_done.places, false
-        );
+        perform pgq._leave_lines(v_done.heads, false),
+                pgq._note({slot}::smallint, 'g', v_done.groups, v_done.places);
     end if;
     if v_done.awaited is not null then
         perform pgq._tell_waiters({slot}::smallint, v_done.awaited, v_done.awaited_lanes, true);

@@ -50,9 +50,7 @@ comment on function pgq._note(smallint, "char", bigint[], bigint[]) is
 'Leaves groups (kind g) or waiting jobs (w) for the commit. p_slot: one that is locked for '
 'writing.';
 
-create function pgq._leave_lines(
-    p_slot smallint, p_ids bigint[], p_groups bigint[], p_places bigint[], p_block boolean
-)
+create function pgq._leave_lines(p_ids bigint[], p_block boolean)
 returns void
 language plpgsql
 as $$
@@ -80,10 +78,9 @@ begin
         exit when v_left = 0;
     end loop;
     perform pgq._check_moved() where v_left > 0;
-    perform pgq._note(p_slot, 'g', p_groups, p_places) where not p_block;
 end
 $$;
-comment on function pgq._leave_lines(smallint, bigint[], bigint[], bigint[], boolean) is
+comment on function pgq._leave_lines(bigint[], boolean) is
 'Called when copies of heads have ended: their rows leave the lines, or (p_block) block them.';
 
 create function pgq._note_ended(p_jobs pgq.job[], p_state text)
@@ -95,25 +92,21 @@ declare
 begin
     for v_end in
         select min(j.slot) as slot, q.group_on_dead = 'block' and p_state = 'dead' as blocks,
+               -- A head that is not due has no copy: its row in the line has just been deleted.
                array_agg(j.id) filter (where j.head_place is not null and j.place is null) as heads,
-               array_agg(j.group_id)
-                   filter (where j.head_place is not null and j.place is null) as groups,
-               array_agg(j.head_place)
-                   filter (where j.head_place is not null and j.place is null) as places,
-               array_agg(j.group_id) filter (where j.place is not null and j.is_head) as firsts,
-               array_agg(j.head_place) filter (where j.place is not null and j.is_head) as starts,
+               array_agg(j.group_id) filter (where j.head_place is not null) as groups,
+               array_agg(j.head_place) filter (where j.head_place is not null) as places,
                array_agg(j.id) filter (where j.is_awaited) as awaited,
                array_agg(j.lane) filter (where j.is_awaited) as awaited_lanes,
                array_agg(j.id) filter (where pgq._waits_for_jobs(j)) as waiters
           from unnest(p_jobs) j left join pgq.queue q on q.id = pgq._queue_of(j.lane)
          group by 2
     loop
-        perform pgq._leave_lines(
-                    v_end.slot, v_end.heads, v_end.groups, v_end.places,
-                    coalesce(v_end.blocks, false)
-                ) where v_end.heads is not null;
-        perform pgq._note(v_end.slot, 'g', v_end.firsts, v_end.starts),
-                pgq._drop_dependencies(v_end.waiters);
+        perform pgq._leave_lines(v_end.heads, coalesce(v_end.blocks, false))
+          where v_end.heads is not null;
+        perform pgq._note(v_end.slot, 'g', v_end.groups, v_end.places)
+          where v_end.blocks is not true;
+        perform pgq._drop_dependencies(v_end.waiters);
         perform pgq._tell_waiters(
                     v_end.slot, v_end.awaited, v_end.awaited_lanes, p_state = 'completed'
                 ) where v_end.awaited is not null;
@@ -124,7 +117,7 @@ comment on function pgq._note_ended(pgq.job[], text) is
 'Called with jobs that have just been deleted because they ended in a state: their groups go on, '
 'and who waits for them is noted.';
 
-create function pgq._unblock(p_group_id bigint, p_ids bigint[])
+create function pgq._unblock(p_ids bigint[])
 returns boolean
 language plpgsql
 as $$
@@ -135,9 +128,7 @@ begin
     foreach v_slot in array '{4,5,4}'::smallint[] loop
         for v_row in
             delete from pgq.job j
-             where j.slot in (4, 5) and j.slot = v_slot and j.is_blocked
-               and ((j.id = any (p_ids) and p_ids is not null)
-                    or (p_ids is null and j.group_id = p_group_id and j.place is not null))
+             where j.slot in (4, 5) and j.slot = v_slot and j.is_blocked and j.id = any (p_ids)
             returning j.*
         loop
             v_count := v_count + 1;
@@ -148,6 +139,5 @@ begin
     return v_count > 0;
 end
 $$;
-comment on function pgq._unblock(bigint, bigint[]) is
-'Takes dead jobs out of the lines of their groups (p_ids), or all of a group, so that the next job '
-'runs.';
+comment on function pgq._unblock(bigint[]) is
+'Takes dead jobs out of the lines of their groups, so that the next job runs.';

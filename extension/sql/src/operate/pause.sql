@@ -61,7 +61,10 @@ begin
     perform pgq._check_not_null('group_key', group_key is null);
     v_queue_id := pgq._queue_id(queue, 'manage');
     v_group_id := (pgq._group_ids(v_queue_id, array[group_key]))[1];
-    return pgq._unblock(v_group_id, null);
+    return pgq._unblock(array(
+        select j.id from pgq.job j
+         where j.slot in (4, 5) and j.group_id = v_group_id and j.place is not null and j.is_blocked
+    ));
 end
 $$;
 revoke all on function @extschema@.pgq_unblock(text, text) from public;

@@ -54,7 +54,7 @@ begin
         if v_job.group_id is null then
             perform pgq._park(v_job, pgq._now());
         else
-            perform pgq._unblock(null, array[v_job.id]);
+            perform pgq._unblock(array[v_job.id]);
             v_job.slot := pgq._parked();
             perform pgq._open(v_job.slot);
             -- Behind those that were late to stand before it.
@@ -179,7 +179,7 @@ begin
     )
     select count(*), array_agg(g.id) filter (where g.state = 'dead') into v_ended, v_dead
       from gone g;
-    perform pgq._unblock(null, v_dead) where v_dead is not null;
+    perform pgq._unblock(v_dead) where v_dead is not null;
     return v_live + v_ended;
 end
 $$;
