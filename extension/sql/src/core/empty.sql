@@ -16,7 +16,7 @@ begin atomic
 end;
 comment on function pgq._slot_table(integer) is 'The table of a slot.';
 
-create function pgq._has_jobs(p_slot smallint)
+create function pgq._has_jobs(p_slot smallint, p_are_ready boolean default false)
 returns boolean
 language plpgsql
 as $$
@@ -30,8 +30,10 @@ begin
         select
           from pgq.lane l, lateral (
                    select from pgq.job j
-                    where j.slot = p_slot and j.lane = l.id and j.pos > coalesce((
-                              select f.base from pgq.floor f
+                    where j.slot = p_slot and j.lane = l.id and (j.token is null or not p_are_ready)
+                      and j.pos > coalesce((
+                              select case when p_are_ready then f.floor else f.base end
+                                from pgq.floor f
                                where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
                           ), 0)
                     order by j.pos limit 1
@@ -39,8 +41,9 @@ begin
     );
 end
 $$;
-comment on function pgq._has_jobs(smallint) is
-'Whether a slot seems to hold jobs. Of the ring: from the bases on.';
+comment on function pgq._has_jobs(smallint, boolean) is
+'Whether a slot seems to hold jobs. Of the ring: from the bases on, or (p_are_ready) any that '
+'nobody leases, from the floors on.';
 
 create function pgq._truncate(p_slot smallint)
 returns boolean

@@ -7,25 +7,30 @@ returns bigint[]
 language plpgsql
 as $$
 declare
-    -- From anywhere: what is locked or fails again must not stand before the others for ever.
+    -- Any: what is locked or fails again must not stand before the others for ever. Of more than
+    -- 10,000 those from some page on.
     v_from constant tid
         := format('(%s,0)', floor(random() * pg_relation_size('pgq.hint') / 8192))::tid;
 begin
     return array(
-        select distinct h.key
+        select distinct a.key
           from (
-                   select u.key
+                   select h.key
                      from (
-                              select o.* from pgq.hint o where o.ctid >= v_from
-                               union all
-                              select o.* from pgq.hint o where o.ctid < v_from
-                          ) u
-                    where u.kind = p_kind
-                      -- Of waiting jobs a key may be minus the id.
-                      and case p_kind when 'g' then u.key else abs(u.key) end
-                          <> all (p_skips::bigint[])
-                    limit 1000
-               ) h
+                              select u.key
+                                from (
+                                         select o.* from pgq.hint o where o.ctid >= v_from
+                                          union all
+                                         select o.* from pgq.hint o where o.ctid < v_from
+                                     ) u
+                               where u.kind = p_kind
+                                 -- Of waiting jobs a key may be minus the id.
+                                 and case p_kind when 'g' then u.key else abs(u.key) end
+                                     <> all (p_skips::bigint[])
+                               limit 10000
+                          ) h
+                    order by random() limit 1000
+               ) a
     );
 end
 $$;

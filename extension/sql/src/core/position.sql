@@ -155,28 +155,6 @@ comment on function pgq._oldest_writers() is
 'Per slot the id of the oldest other transaction that has written to it, or waits to do so, or '
 'null.';
 
-create function pgq._has_ready(p_slot smallint)
-returns boolean
-language plpgsql
-as $$
-begin
-    return exists (
-        select
-          from pgq.lane l, lateral (
-                   select from pgq.job j
-                    where j.slot = p_slot and j.lane = l.id and j.token is null
-                      and j.pos > coalesce((
-                              select f.floor from pgq.floor f
-                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
-                          ), 0)
-                    order by j.pos limit 1
-               ) j
-    );
-end
-$$;
-comment on function pgq._has_ready(smallint) is
-'Whether a slot of the ring has a job that nobody leases.';
-
 create function pgq._shift_xids(p_now timestamptz)
 returns void
 language plpgsql

@@ -50,7 +50,7 @@ begin
         select l.slot
           from unnest(p_ring.live) with ordinality l (slot, n)
          where l.slot = v_head or l.slot = p_ring.filling or l.slot = any (p_ring.cleaned)
-            or pgq._has_ready(l.slot)
+            or pgq._has_jobs(l.slot, true)
             or (l.slot = any (v_written) and pgq._has_jobs(l.slot))
          order by l.n
     );

@@ -6,19 +6,6 @@
  * Jobs are locked in the order of their ids.
  */
 
---@ each slot
-create function pgq._open_{slot}()
-returns void
-language plpgsql
-as $$
-begin
-    lock table pgq.job_{slot} in row exclusive mode;
-end
-$$;
-comment on function pgq._open_{slot}() is 'Locks slot {slot} for writing: see pgq._open.';
-
---@ end
-
 -- Only the ring holds leases.
 --@ each ring
 create function pgq._renew_{slot}(
@@ -51,7 +38,7 @@ as $$
 begin
     case p_slot
     --@ each slot
-    when {slot} then perform pgq._open_{slot}();
+    when {slot} then lock table pgq.job_{slot} in row exclusive mode;
     --@ end
     end case;
     return pgq._now();
@@ -60,29 +47,6 @@ $$;
 comment on function pgq._open(smallint) is
 'Locks a slot for writing and returns the time. Whoever adds a job draws its number after that: '
 'claim positions rely on it.';
-
-create function pgq._renew(
-    p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_lease_ms integer,
-    p_now timestamptz, p_checkpoints jsonb[]
-)
-returns setof pgq.renewal
-language plpgsql
-as $$
-begin
-    case p_slot
-    --@ each ring
-    when {slot} then
-        return query
-        select * from pgq._renew_{slot}(
-            p_ids, p_tokens, p_mine, p_lease_ms, p_now, p_checkpoints
-        );
-    --@ end
-    end case;
-end
-$$;
-comment on function
-    pgq._renew(smallint, bigint[], bigint[], integer[], integer, timestamptz, jsonb[]) is
-'Calls pgq._renew_0 and so on.';
 
 -- Rare statements on one job are planned each time.
 create function pgq._remove(p_slot smallint, p_id bigint, out job pgq.job)

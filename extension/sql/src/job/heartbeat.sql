@@ -32,11 +32,16 @@ begin
         if array_remove(checkpoints, null) <> '{}' then
             perform pgq._lock_noted(v_slot, ids, tokens, v_mine, checkpoints);
         end if;
-        v_renewed := array(
-            select r from pgq._renew(
-                       v_slot, ids, tokens, v_mine, v_lease_ms, pgq._now(), checkpoints
-                   ) r
-        );
+        case v_slot
+        --@ each ring
+        when {slot} then
+            v_renewed := array(
+                select r from pgq._renew_{slot}(
+                           ids, tokens, v_mine, v_lease_ms, pgq._now(), checkpoints
+                       ) r
+            );
+        --@ end
+        end case;
         continue when v_renewed = '{}';
         return query select r.id, r.lease_expires_at, r.cancel_requested from unnest(v_renewed) r;
         v_left := v_left - cardinality(v_renewed);
