@@ -471,11 +471,12 @@ async def test_a_commit_between_the_look_at_a_slot_and_its_lock_is_not_truncated
     assert 0 in set(state["live"]) - set(state["ready"])
     # A first look that finds nothing stops here, before the lock.
     await b.execute("""
-        alter function pgq._has_jobs(smallint) rename to _looked;
-        create function pgq._has_jobs(p_slot smallint) returns boolean
+        alter function pgq._has_jobs rename to _looked;
+        create function pgq._has_jobs(p_slot smallint, p_are_ready boolean default false)
+        returns boolean
         language plpgsql set search_path = pg_catalog, pg_temp as $$
         declare
-            v_found boolean := pgq._looked(p_slot);
+            v_found boolean := pgq._looked(p_slot, p_are_ready);
         begin
             if p_slot = 0 and not v_found then
                 perform pg_advisory_lock(7), pg_advisory_unlock(7);
