@@ -133,6 +133,7 @@ lint: setup build ## check style, types, functions and security
 	$(PGQ_PYTHON) -m pgspot $(PGQ_PGSPOT) .cache/pgspot.sql
 	.venv/bin/zizmor --offline --quiet .github
 	$(PGQ_PYTHON) tools/docs_reference.py --check
+	$(PGQ_PYTHON) tools/check_words.py
 
 format: setup ## format the Python files
 	$(PGQ_PYTHON) -m ruff format $(PGQ_CHECKED)

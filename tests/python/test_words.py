@@ -1,0 +1,28 @@
+"""The check of the prose counts the words of sentences, and nothing else."""
+
+import pytest
+from check_words import sentences, words
+
+pytestmark = pytest.mark.constant
+
+PAGE = """\
+# A heading
+
+One two `SELECT 1; SELECT 2.` four. A [link of five](https://example.org/a.b), 0.2.0! (In
+brackets?) Last
+
+* An item.
+
+| a table | counts |
+|---|---|
+| not. | at all. |
+
+```sql
+SELECT 1;
+```
+"""
+
+
+def test_each_sentence_is_found_with_its_line_and_its_words() -> None:
+    found = [(line, words(sentence)) for line, sentence in sentences(PAGE)]
+    assert found == [(1, 2), (3, 4), (3, 5), (3, 2), (3, 1), (6, 2)]
