@@ -24,10 +24,12 @@ _log: Final = logging.getLogger("mkdocs.hooks.pgq")
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _PLACE: Final = "repository/"
+_AS_THEY_ARE: Final = (".md", ".svg")
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 _TEST: Final = re.compile(r"^(?:\S.*\n(?:[^\n]+\n)*?)?(?:async )?def (test_\w+)", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w.~%@:+,&=?!$'*;/-]*)?(#\S+)?")
+_IMAGE: Final = re.compile(r"<img\b[^>]*?\bsrc=\"([^\":]+)\"")
 _FETCH: Final = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//\S+)"
 )
@@ -40,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         _follow("docs/" + file.src_uri, file.content_string, found)
     for path in sorted(found):
         content = (_ROOT / path).read_text(encoding="utf-8")
-        if not path.endswith(".md"):
+        if not path.endswith(_AS_THEY_ARE):
             content = _as_page(path, content)
         files.append(File.generated(config, _page_of(path), content=content))
     return files
@@ -66,7 +68,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Look for what a browser would fetch from elsewhere."""
+    """Look for what a browser would fetch from elsewhere, and for pages instead of images."""
+    for match in _IMAGE.finditer(output):
+        if match[1].endswith("/"):
+            _log.warning("%s shows %s, which is no image", page.file.src_uri, match[1])
     for match in _FETCH.finditer(output):
         _log.warning("%s makes browsers fetch %s", page.file.src_uri, match[1])
     return output
@@ -100,7 +105,7 @@ def _page_of(path: str) -> str:
     """Return the page that a file of the repository is on."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    return _PLACE + (path if path.endswith(".md") else f"{path}.md")
+    return _PLACE + (path if path.endswith(_AS_THEY_ARE) else f"{path}.md")
 
 
 def _path_of(uri: str) -> str:

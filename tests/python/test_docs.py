@@ -217,6 +217,7 @@ WRONG = """
 * [not an address](https://example)
 * [not encrypted](http://example.org/)
 * <img src="https://example.org/pixel.png">
+* ![no image](../tools/docs_hooks.py)
 """
 
 
@@ -245,5 +246,6 @@ def test_wrong_links_and_what_a_browser_would_fetch_are_found(tmp_path: Path) ->
         "https://example ",
         "http://example.org/ ",
         "https://example.org/pixel.png",
+        "docs_hooks.py/, which is no image",
     ):
         assert any(part in warning for warning in warnings), (part, done.stderr)

@@ -65,6 +65,11 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
     assert '"to": "bob@example.org"' in output.split('"to": "ada@example.org"')[0], (
         "the higher priority is claimed first"
     )
+    [shown] = snippets(README, "text")
+    statements = "\\pset footer off\n" + "\n".join(snippets(README, "sql"))
+    quiet = {**environment, "PGOPTIONS": "-c client_min_messages=warning"}
+    output = run_program("psql", "-Xq", env=quiet, stdin=statements)
+    assert re.sub(r" +$", "", output, flags=re.MULTILINE).strip() == shown.strip(), "again"
     [script] = snippets(README, "python")
     output = run_program(sys.executable, "-c", script, env=environment)
     assert "to zoe@example.org" in output
