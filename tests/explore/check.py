@@ -211,8 +211,10 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         else:
             yield from model.commit(after, who)
     if known.world.base.queue.dropped == "force" and not pending.start.queue.dropped:
-        # It was sent before the drop, and may still have met the jobs.
-        before = replace(view, world=replace(known.world, base=pending.start))
+        # It was sent before the drop, and may still have met the jobs, or those of them that have
+        # not ended since.
+        unsure = replace(pending.start, jobs={})
+        before = replace(view, world=replace(known.world, base=pending.start), start=unsure)
         if any(rule(before, call, answer)):
             yield known.world
 

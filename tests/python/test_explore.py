@@ -94,6 +94,25 @@ async def test_a_forced_drop_deletes_a_job_that_an_open_transaction_fails(explor
     )
 
 
+async def test_a_forced_drop_does_not_take_from_cancel_all_what_that_has_locked(
+    explored: Server,
+) -> None:
+    await passes(
+        explored,
+        """
+        queue: keeps=1 max_active=0
+        S: enqueue r2
+        S: enqueue l1
+        S: claim l1
+        C: begin
+        C: complete l1
+        A: cancel_all force=true
+        B: drop force=true
+        C: commit
+        """,
+    )
+
+
 async def test_a_purge_does_not_wait_for_a_retry(explored: Server) -> None:
     await passes(
         explored,
