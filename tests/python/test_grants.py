@@ -371,6 +371,7 @@ async def test_a_revocation_that_waited_for_a_grant_leaves_it(
     a: Connection, b: Connection, c: Connection, ann: Connection, logins: dict[str, Dsn]
 ) -> None:
     role = logins["ann"]["user"]
+    await a.execute("alter function pgq._run_errands set lock_timeout = 0")  # not only for 100 ms
     await a.execute("begin")
     await grant(a, "b", role, "enqueue")
     async with started(code(b, "pgq_revoke('a', $1)", role)) as task:

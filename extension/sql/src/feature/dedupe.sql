@@ -46,14 +46,10 @@ language plpgsql
 set lock_timeout = '200ms'
 as $$
 begin
-    --@ each slot
-    insert into pgq.job_{slot} (
-        id, enqueued_at, lane, slot, payload, dedupe_key, dedupe_queue_id
-    )
-    select nextval('pgq.number'), '-infinity', 0, {slot}, 'null', k, p_queue_id
-      from (select distinct k collate "C" from unnest(p_keys) k) k (k)
-        on conflict (dedupe_queue_id, dedupe_key) where dedupe_queue_id is not null do nothing;
-    --@ end
+    insert into pgq.job (id, enqueued_at, lane, slot, payload, dedupe_key, dedupe_queue_id)
+    select nextval('pgq.number'), '-infinity', 0, s, 'null', k, p_queue_id
+      from generate_series(0, 5) s, (select distinct k collate "C" from unnest(p_keys) k) k (k)
+        on conflict do nothing;
 exception
     -- It is about to be freed, or moved.
     when lock_not_available then
@@ -77,14 +73,9 @@ begin
         select l.id
           from unnest(p_keys) with ordinality k (key, n)
           left join lateral (
-                  select null::bigint as id where false
-                  --@ each slot
-                  union all
-                  select j.id from pgq.job_{slot} j
-                   where j.dedupe_queue_id = p_queue_id
-                     and j.dedupe_key = k.key collate "C"
-                  --@ end
-                  limit 1
+                  select j.id from pgq.job j
+                   where j.dedupe_queue_id = p_queue_id and j.dedupe_key = k.key collate "C"
+                   limit 1
                ) l on true
          order by k.n
     );
@@ -118,24 +109,24 @@ returns bigint[]
 language plpgsql
 as $$
 declare
-    v_ids constant bigint[] := array_remove(p_live, null);
-    v_late record;
+    v_id bigint;
     v_job pgq.job;
 begin
-    if v_ids = '{}' then
+    if array_remove(p_live, null) = '{}' then
         return p_live;
     end if;
-    for v_late in
+    for v_id in
         select j.id
-          from (select distinct l as id from unnest(v_ids) l) g, pgq._find(g.id) j
+          from (select distinct l as id from unnest(p_live) l where l is not null) g,
+               pgq._find(g.id) j
          where pgq._is_late(j) order by j.slot, j.id
     loop
-        v_job := pgq._find_and_lock(v_late.id, false);
+        v_job := pgq._find_and_lock(v_id, false);
         if v_job.id is null then
-            p_live := array_replace(p_live, v_late.id, null);
+            p_live := array_replace(p_live, v_id, null);
         elsif pgq._is_late(v_job) then
             perform pgq._put_back(pgq._remove(v_job.slot, v_job.id), null, 'expired', false);
-            p_live := array_replace(p_live, v_late.id, null);
+            p_live := array_replace(p_live, v_id, null);
         end if;
     end loop;
     return p_live;

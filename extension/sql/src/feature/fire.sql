@@ -63,24 +63,6 @@ $$;
 comment on function pgq._headers_of(jsonb, text, timestamptz) is
 'The headers of a job of a schedule; raises 54000 if they are too large for a value.';
 
-create function pgq._fire(p_schedule pgq.schedule, p_queue text, p_at timestamptz)
-returns void
-language plpgsql
-as $$
-declare
-    v_at pgq.target
-        := pgq._target(p_queue, p_schedule.priority, null, p_schedule.max_attempts, null);
-begin
-    -- Without a look at max_ready: that would fail the commit of a stranger.
-    perform pgq._add_jobs(
-        v_at, array[p_schedule.payload], null, null, p_schedule.max_attempts,
-        pgq._headers_of(p_schedule.headers, p_schedule.name, p_at), null, false
-    );
-end
-$$;
-comment on function pgq._fire(pgq.schedule, text, timestamptz) is
-'Adds the job of a schedule for one of its times.';
-
 create function pgq._next_tick_if_any(p_schedule pgq.schedule, p_after timestamptz)
 returns timestamptz
 language plpgsql
@@ -109,9 +91,13 @@ declare
 begin
     v_at := case when p_schedule.missed <> 'skip' then p_schedule.next_at
                  else pgq._next_tick_if_any(p_schedule, p_now - interval '1 minute') end;
-    if v_at <= p_now then
-        perform pgq._fire(p_schedule, p_queue, v_at);
-    end if;
+    -- Without a look at max_ready: that would fail the commit of a stranger.
+    perform pgq._add_jobs(
+                t, array[p_schedule.payload], null, null, p_schedule.max_attempts,
+                pgq._headers_of(p_schedule.headers, p_schedule.name, v_at), null, false
+            )
+       from pgq._target(p_queue, p_schedule.priority, null, p_schedule.max_attempts, null) t
+      where v_at <= p_now;
     -- One of the times that were missed per tick, or all at once.
     v_next := pgq._next_tick_if_any(
         p_schedule, case when p_schedule.missed = 'all' then v_at else p_now end

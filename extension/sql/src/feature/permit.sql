@@ -2,43 +2,32 @@
  * What keeps the permits of feature/limits.sql in order: at ticks, and when settings change.
  */
 
-create function pgq._note_active(p_queue_id integer)
-returns void
-language plpgsql
-as $$
-declare
-    v_count integer;
-begin
-    -- Newer rows about jobs that have ended would count instead.
-    delete from pgq.hold h where h.queue_id = p_queue_id;
-    insert into pgq.hold (slot, queue_id, permit, token, id)
-    select j.slot, p_queue_id, row_number() over (order by j.id), j.token, j.id
-      from pgq.job j
-     where pgq._queue_of(j.lane) = p_queue_id and j.token is not null
-     order by j.id
-     limit 10000;
-    get diagnostics v_count = row_count;
-    insert into pgq.permit (queue_id, kind, n)
-    select p_queue_id, 'a', n from generate_series(1, v_count) n
-    on conflict on constraint permit_pkey do nothing;
-end
-$$;
-comment on function pgq._note_active(integer) is
-'When a queue gets a max_active: gives its active jobs permits, at most 10000 of them.';
-
 create function pgq._save_permits(p_old pgq.queue, p_new pgq.queue)
 returns void
 language plpgsql
 as $$
+declare
+    v_active integer := 0;
 begin
+    -- A first max_active: its active jobs get permits, at most 10000 of them. Newer rows about jobs
+    -- that have ended would count instead.
+    if p_old.max_active = 0 and p_new.max_active > 0 then
+        delete from pgq.hold h where h.queue_id = p_new.id;
+        insert into pgq.hold (slot, queue_id, permit, token, id)
+        select j.slot, p_new.id, row_number() over (order by j.id), j.token, j.id
+          from pgq.job j
+         where pgq._queue_of(j.lane) = p_new.id and j.token is not null
+         order by j.id
+         limit 10000;
+        get diagnostics v_active = row_count;
+    end if;
     insert into pgq.permit (queue_id, kind, n)
-    select p_new.id, 'a', n from generate_series(1, p_new.max_active) n
+    select p_new.id, 'a', n from generate_series(1, greatest(p_new.max_active, v_active)) n
      union all
     select p_new.id, 'r', n
       from generate_series(0, pgq._burst(p_new) - 1) n
      where p_new.rate_limit > 0
     on conflict on constraint permit_pkey do nothing;
-    perform pgq._note_active(p_new.id) where p_old.max_active = 0 and p_new.max_active > 0;
     -- Their moments have other numbers.
     delete from pgq.start s
      where s.queue_id = p_new.id

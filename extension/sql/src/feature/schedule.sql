@@ -1,27 +1,7 @@
 /*
  * Public: pgq_schedule, pgq_unschedule, pgq_pause_schedule, pgq_resume_schedule. Ticks fire what is
- * due, see 48_fire.sql.
+ * due: see feature/fire.sql.
  */
-
-create function pgq._check_schedule(p_name text, p_cron text, p_missed text)
-returns void
-language plpgsql
-as $$
-begin
-    perform pgq._check_not_null('name', p_name is null),
-            pgq._check_not_null('cron', p_cron is null),
-            pgq._check_not_null('missed', p_missed is null);
-    if length(p_name) not between 1 and 200 or length(p_cron) > 1000
-        or p_missed not in ('skip', 'once', 'all')
-    then
-        raise exception '"name" must have 1 to 200 characters, "cron" at most 1000, and "missed" '
-                        'be skip, once or all'
-            using errcode = 'invalid_parameter_value';
-    end if;
-end
-$$;
-comment on function pgq._check_schedule(text, text, text) is
-'Raises 22004 and 22023 for what pgq_schedule does not take, but for what pgq._next_tick_of says.';
 
 create function pgq._save_schedule(p_new pgq.schedule, p_queue text)
 returns timestamptz
@@ -72,7 +52,6 @@ create function @extschema@.pgq_schedule(
 )
 returns timestamptz
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -80,10 +59,18 @@ declare
     v_at pgq.target;
     v_next timestamptz;
 begin
-    perform pgq._check_not_null('payload', payload is null),
+    perform pgq._check_not_null('name', name is null), pgq._check_not_null('cron', cron is null),
+            pgq._check_not_null('payload', payload is null),
             pgq._check_not_null('timezone', timezone is null),
-            pgq._check_size('payload', array[payload]),
-            pgq._check_schedule(name, cron, missed);
+            pgq._check_not_null('missed', missed is null),
+            pgq._check_size('payload', array[payload]);
+    if length(name) not between 1 and 200 or length(cron) > 1000
+        or missed not in ('skip', 'once', 'all')
+    then
+        raise exception '"name" must have 1 to 200 characters, "cron" at most 1000, and "missed" '
+                        'be skip, once or all'
+            using errcode = 'invalid_parameter_value';
+    end if;
     perform pgq._queue_id(queue, 'manage');
     v_at := pgq._target(queue, priority, null, max_attempts, headers);
     perform pgq._check_bounds(v_at.queue_id, array[payload], 0),
@@ -139,7 +126,6 @@ comment on function pgq._pause_schedule(text, boolean) is
 create function @extschema@.pgq_pause_schedule(name text)
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -155,7 +141,6 @@ comment on function @extschema@.pgq_pause_schedule(text) is
 create function @extschema@.pgq_resume_schedule(name text)
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -171,7 +156,6 @@ comment on function @extschema@.pgq_resume_schedule(text) is
 create function @extschema@.pgq_unschedule(name text)
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

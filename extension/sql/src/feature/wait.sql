@@ -22,7 +22,6 @@ comment on function @extschema@.pgq_channel(text) is
 create function @extschema@.pgq_wake()
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -226,7 +225,6 @@ create function @extschema@.pgq_wait(
 )
 returns interval
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan

@@ -75,41 +75,35 @@ $$;
 comment on function pgq._is_builtin(oid) is
 'Whether a type, or what a domain is made of, comes with PostgreSQL.';
 
--- Calls that began before an update from 0.1.0 name the columns.
-create function pgq._key_columns(p_relation oid, p_columns text[] default null)
+create function pgq._key_columns(p_relation oid)
 returns text
 language plpgsql
 stable
 as $$
 declare
-    v_columns constant text[] := coalesce(p_columns, array(
-        select a.attname
-          from pg_index i
-          cross join unnest(i.indkey) with ordinality k (attnum, n)
-          join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-         where i.indrelid = p_relation and i.indisprimary and k.n <= i.indnkeyatts
-         order by k.n
-    ));
-begin
-    if v_columns = '{}' then
-        raise exception 'table "%" has no primary key', p_relation::regclass
-            using errcode = 'object_not_in_prerequisite_state',
-                  detail = 'It is watched, and the payload of a job is the key of the row.',
-                  hint = 'Add a primary key, or end it with pgq_unwatch.';
-    end if;
     -- The conversion of other types to JSON may be anybody's function, run with the owner's rights.
-    return (
+    v_columns constant text := (
         select string_agg(quote_literal(a.attname) || format(
                    case when pgq._is_builtin(a.atttypid) then ', ($1).%I'
                         else ', format(''%%s'', ($1).%I)' end,
                    a.attname
                ), ', ')
-          from pg_attribute a
-         where a.attrelid = p_relation and a.attname = any (v_columns) and a.attnum > 0
+          from pg_index i
+          join pg_attribute a on a.attrelid = i.indrelid
+                             and a.attnum = any (i.indkey[0 : i.indnkeyatts - 1])
+         where i.indrelid = p_relation and i.indisprimary
     );
+begin
+    if v_columns is null then
+        raise exception 'table "%" has no primary key', p_relation::regclass
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = 'It is watched, and the payload of a job is the key of the row.',
+                  hint = 'Add a primary key, or end it with pgq_unwatch.';
+    end if;
+    return v_columns;
 end
 $$;
-comment on function pgq._key_columns(oid, text[]) is
+comment on function pgq._key_columns(oid) is
 'SQL for the names and values of the primary key of a row; text for types that do not come with '
 'PostgreSQL; raises 55000 without one.';
 
@@ -195,7 +189,6 @@ create function @extschema@.pgq_watch(
 )
 returns void
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -238,7 +231,6 @@ comment on function
 create function @extschema@.pgq_unwatch(relation regclass, queue text default 'default')
 returns boolean
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare

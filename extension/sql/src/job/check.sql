@@ -14,47 +14,20 @@ begin
         raise exception '"priority" must be between -32768 and 32767, not %', p_priority
             using errcode = 'numeric_value_out_of_range';
     end if;
-    if not isfinite(p_run_at) then
-        raise exception '"run_at" must be finite'
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if p_run_at > pgq._now() + interval '1000 years' then
+    if p_run_at = '-infinity' or p_run_at > pgq._now() + interval '1000 years' then
         raise exception '"run_at" must be within 1000 years, not %', p_run_at
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if p_max_attempts not between 1 and 32767 then
-        raise exception '"max_attempts" must be between 1 and 32767, not %', p_max_attempts
             using errcode = 'invalid_parameter_value';
     end if;
     if jsonb_typeof(p_headers) <> 'object' then
         raise exception '"headers" must be a JSON object, not %', jsonb_typeof(p_headers)
             using errcode = 'invalid_parameter_value';
     end if;
-    perform pgq._check_size('headers', array[p_headers], 1048576);
+    perform pgq._check_range('max_attempts', p_max_attempts, 1, 32767),
+            pgq._check_size('headers', array[p_headers], 1048576);
 end
 $$;
 comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
 'Raises 22004, 22003, 22023 or 54000 for bad settings of a job; null passes, but for the priority.';
-
-create function pgq._check_policies(p_on_duplicate text, p_after_on_dead text)
-returns void
-language plpgsql
-as $$
-begin
-    perform pgq._check_not_null('on_duplicate', p_on_duplicate is null),
-            pgq._check_not_null('after_on_dead', p_after_on_dead is null);
-    if p_on_duplicate not in ('keep', 'replace', 'error') then
-        raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_on_duplicate
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if p_after_on_dead not in ('die', 'wait') then
-        raise exception '"after_on_dead" must be die or wait, not "%"', p_after_on_dead
-            using errcode = 'invalid_parameter_value';
-    end if;
-end
-$$;
-comment on function pgq._check_policies(text, text) is
-'Raises 22004 and 22023, also where there is no dedupe key and nothing to wait for.';
 
 create function pgq._check_keys(p_name text, p_keys text[], p_payloads jsonb[])
 returns void
@@ -81,19 +54,25 @@ comment on function pgq._check_keys(text, text[], jsonb[]) is
 
 create function pgq._check_keyed(
     p_queue_id integer, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
-    p_expires_at timestamptz, p_after bigint[]
+    p_on_duplicate text, p_expires_at timestamptz, p_after bigint[], p_after_on_dead text
 )
 returns void
 language plpgsql
 as $$
 begin
+    perform pgq._check_not_null('on_duplicate', p_on_duplicate is null),
+            pgq._check_not_null('after_on_dead', p_after_on_dead is null);
+    if p_on_duplicate not in ('keep', 'replace', 'error') then
+        raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_on_duplicate
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_after_on_dead not in ('die', 'wait') then
+        raise exception '"after_on_dead" must be die or wait, not "%"', p_after_on_dead
+            using errcode = 'invalid_parameter_value';
+    end if;
     perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),
             pgq._check_keys('group_keys', p_group_keys, p_payloads),
             pgq._check_after(p_after, p_group_keys);
-    if not isfinite(p_expires_at) then
-        raise exception '"expires_at" must be finite'
-            using errcode = 'invalid_parameter_value';
-    end if;
     if p_expires_at not between pgq._now() - interval '1000 years'
                             and pgq._now() + interval '1000 years'
     then
@@ -104,5 +83,5 @@ begin
 end
 $$;
 comment on function
-    pgq._check_keyed(integer, jsonb[], text[], text[], timestamptz, bigint[]) is
+    pgq._check_keyed(integer, jsonb[], text[], text[], text, timestamptz, bigint[], text) is
 'Raises what pgq_enqueue says of the arguments that plain jobs do not have.';

@@ -97,7 +97,6 @@ create function @extschema@.pgq_claim(
 )
 returns @extschema@.pgq_job
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

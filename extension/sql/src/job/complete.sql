@@ -13,7 +13,6 @@ create function @extschema@.pgq_complete(
 )
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -22,19 +21,13 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-    v_mine integer[];
+    v_mine constant integer[] := case when not pgq._is_owner() then pgq._mine('consume') end;
     v_job pgq.job;
 begin
-    if id is null or token is null then
-        perform pgq._check_not_null('id', id is null), pgq._check_not_null('token', token is null);
-    end if;
     if result is not null then
         perform pgq._check_size('result', array[result]);
     end if;
     perform pgq._check_restricted();
-    if not pgq._is_owner() then
-        v_mine := pgq._mine('consume');
-    end if;
     case token & 524295
     --@ each ring
     when {slot} then
@@ -66,7 +59,6 @@ create function @extschema@.pgq_complete(
 )
 returns setof bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -75,7 +67,7 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-    v_mine integer[];
+    v_mine constant integer[] := case when not pgq._is_owner() then pgq._mine('consume') end;
     v_count integer := 0;
 begin
     if pgq._are_good(ids, tokens) is not true then
@@ -90,9 +82,6 @@ begin
         results := results[:];
     end if;
     perform pgq._check_restricted();
-    if not pgq._is_owner() then
-        v_mine := pgq._mine('consume');
-    end if;
     -- All of one slot, and none for which others wait, so that jobs are locked in one order.
     if cardinality(ids) <= 100 then
         case tokens[1] & 524295
@@ -145,7 +134,6 @@ create function @extschema@.pgq_complete_and_dequeue(
 )
 returns setof @extschema@.pgq_job
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -191,7 +179,6 @@ create function @extschema@.pgq_fail(
 )
 returns text
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

@@ -30,7 +30,6 @@ create function @extschema@.pgq_dequeue(
 )
 returns setof @extschema@.pgq_job
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -172,9 +171,7 @@ begin atomic
     returning j.*;
 end;
 comment on function
-    pgq._lease_{slot}(
-        bigint, bigint, bigint, integer, timestamptz, integer, text, bigint
-    ) is
+    pgq._lease_{slot}(bigint, bigint, bigint, integer, timestamptz, integer, text, bigint) is
 'The claim of pgq_dequeue, between two positions. One job is also found below the floor.';
 --@ end
 
@@ -196,7 +193,6 @@ create function @extschema@.pgq_dequeue(
 )
 returns setof @extschema@.pgq_job
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -206,9 +202,7 @@ declare
     v_count integer;
 begin
     perform pgq._check_array('queues', queues), pgq._lease_limit_ms(batch, timeout, worker);
-    foreach v_queue in array queues loop
-        perform pgq._queue_id(v_queue, 'consume');
-    end loop;
+    perform pgq._queue_id(q, 'consume') from unnest(queues) q;
     foreach v_queue in array queues loop
         exit when v_left = 0;
         return query select d.* from pgq._dequeue(v_left, timeout, v_queue, worker) d;
@@ -228,7 +222,6 @@ create function @extschema@.pgq_pop(
 )
 returns setof @extschema@.pgq_job
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

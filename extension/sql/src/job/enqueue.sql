@@ -24,7 +24,6 @@ create function @extschema@.pgq_enqueue(
 )
 returns bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -124,7 +123,6 @@ create function @extschema@.pgq_enqueue_many(
 )
 returns setof bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan

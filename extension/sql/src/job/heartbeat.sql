@@ -9,8 +9,8 @@ returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean
 language plpgsql
 as $$
 declare
-    v_renewed pgq.renewal[];
-    v_slot smallint; v_lease_ms integer; v_mine integer[]; v_left integer;
+    v_mine constant integer[] := case when not pgq._is_owner() then pgq._mine('consume') end;
+    v_renewed pgq.renewal[]; v_slot smallint; v_lease_ms integer; v_left integer;
 begin
     perform pgq._check_receipts(ids, tokens) where pgq._are_good(ids, tokens) is not true;
     perform pgq._check_lengths('checkpoints', cardinality(checkpoints), 'ids', cardinality(ids)),
@@ -18,9 +18,6 @@ begin
       where checkpoints is not null;
     v_lease_ms := pgq._lease_ms(timeout);
     perform pgq._check_restricted(), pgq._want_tick(coalesce(v_lease_ms, 500));
-    if not pgq._is_owner() then
-        v_mine := pgq._mine('consume');
-    end if;
     select array_agg(r.id), array_agg(r.token), array_agg(r.checkpoint), count(*)::integer
       into ids, tokens, checkpoints, v_left
       from (select distinct on (r.id, r.token) r.*
@@ -71,7 +68,6 @@ create function @extschema@.pgq_heartbeat(
 )
 returns table (id bigint, lease_expires_at timestamptz, cancel_requested boolean)
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -101,7 +97,6 @@ create function @extschema@.pgq_heartbeat(
 )
 returns timestamptz
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan

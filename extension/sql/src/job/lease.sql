@@ -42,9 +42,7 @@ begin
 end
 $$;
 comment on function
-    pgq._lease(
-        pgq.queue, bigint[], smallint[], bigint, bigint, integer, integer, text
-    ) is
+    pgq._lease(pgq.queue, bigint[], smallint[], bigint, bigint, integer, integer, text) is
 'The claim of pgq_dequeue where permits are needed first, or one job is meant.';
 
 create function pgq._ready()

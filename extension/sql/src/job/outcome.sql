@@ -8,7 +8,6 @@ create function @extschema@.pgq_outcome(
 )
 returns text
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -25,7 +24,7 @@ begin
     return (
         select case when a.token = pgq_outcome.token then a.state else 'lost' end
           from pgq.archive a join pgq.queue q on a.queue = q.name and a.id > q.first_job
-         where a.id = pgq_outcome.id and (pgq._is_owner() or pgq._may(q.id, 'consume'))
+         where a.id = pgq_outcome.id and pgq._may(q.id, 'consume')
     );
 end
 $$;

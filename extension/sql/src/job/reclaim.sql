@@ -2,37 +2,12 @@
  * Public: pgq_reclaim. Ticks take expired leases back by themselves: see core/tick.sql.
  */
 
-create function pgq._expired(p_slot smallint, p_mine integer[], p_max integer)
-returns bigint[]
-language plpgsql
-as $$
-declare
-    v_ids bigint[];
-begin
-    execute format(
-        'select array('
-        ' select e.id'
-        ' from (select distinct l.id from pgq.lane l where pgq._is_mine(l.id, $1)) l, lateral ('
-        ' select j.id from pgq.job_%1$s j'
-        ' where j.lane = l.id and j.lease_expires_at <= pgq._now()'
-        ' and j.pos > coalesce((select f.base from pgq.floor_%1$s f'
-        ' where f.lane = l.id order by f.n desc limit 1), 0)'
-        ' order by j.pos limit $2) e'
-        ' limit $2)', p_slot
-    ) into v_ids using p_mine, p_max;
-    return v_ids;
-end
-$$;
-comment on function pgq._expired(smallint, integer[], integer) is
-'Jobs in a slot whose leases have expired, of these queues (null: all).';
-
 create function @extschema@.pgq_reclaim(
     queue text default null,
     max integer default 1000
 )
 returns setof bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -45,6 +20,7 @@ as $$
 declare
     v_mine integer[];
     v_slot smallint;
+    v_ids bigint[];
     v_left integer := max;
     v_count integer;
 begin
@@ -54,8 +30,18 @@ begin
     foreach v_slot in array '{0,1,2,3}'::smallint[] loop
         exit when v_left = 0;
         continue when pg_relation_size(pgq._slot_table(v_slot)) = 0;
-        return query
-        select unnest(pgq._reclaim(v_slot, pgq._expired(v_slot, v_mine, v_left), pgq._now()));
+        execute format(
+            'select array('
+            ' select e.id'
+            ' from (select distinct l.id from pgq.lane l where pgq._is_mine(l.id, $1)) l, lateral ('
+            ' select j.id from pgq.job_%1$s j'
+            ' where j.lane = l.id and j.lease_expires_at <= pgq._now()'
+            ' and j.pos > coalesce((select f.base from pgq.floor_%1$s f'
+            ' where f.lane = l.id order by f.n desc limit 1), 0)'
+            ' order by j.pos limit $2) e'
+            ' limit $2)', v_slot
+        ) into v_ids using v_mine, v_left;
+        return query select unnest(pgq._reclaim(v_slot, v_ids, pgq._now()));
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;

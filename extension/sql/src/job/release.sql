@@ -2,29 +2,6 @@
  * Public: how jobs are given back without counting the attempt: pgq_release, pgq_release_unheld.
  */
 
-create function pgq._release_here(p_slot smallint, p_id bigint, p_token bigint, p_mine integer[])
-returns boolean
-language plpgsql
-as $$
-declare
-    v_job pgq.job;
-begin
-    execute format(
-        'update pgq.job_%s j set token = null, lease_expires_at = null, worker = null,'
-        ' attempt = j.attempt - 1'
-        ' where j.id = $1 and j.token = $2 and j.cancel_requested is null'
-        ' and pgq._is_mine(j.lane, $3) returning j.*', p_slot
-    ) into v_job using p_id, p_token, p_mine;
-    if v_job.id is null then
-        return false;
-    end if;
-    perform pgq._lower(p_slot, v_job.lane, v_job.pos), pgq._wake_lane(v_job.lane);
-    return true;
-end
-$$;
-comment on function pgq._release_here(smallint, bigint, bigint, integer[]) is
-'Gives a job back where it is: ready again, before the jobs that became ready after it.';
-
 create function pgq._release(p_id bigint, p_token bigint, p_delay interval)
 returns boolean
 language plpgsql
@@ -36,8 +13,17 @@ declare
 begin
     perform pgq._check_not_null('id', p_id is null), pgq._check_not_null('token', p_token is null),
             pgq._check_restricted();
+    -- Without a delay it is ready again where it is, before the jobs that became ready after it.
     foreach v_slot in array pgq._looks(array[p_token]) loop
-        if p_delay = '0' and pgq._release_here(v_slot, p_id, p_token, v_mine) then
+        exit when p_delay <> '0';
+        execute format(
+            'update pgq.job_%s j set token = null, lease_expires_at = null, worker = null,'
+            ' attempt = j.attempt - 1'
+            ' where j.id = $1 and j.token = $2 and j.cancel_requested is null'
+            ' and pgq._is_mine(j.lane, $3) returning j.*', v_slot
+        ) into v_job using p_id, p_token, v_mine;
+        if v_job.id is not null then
+            perform pgq._lower(v_slot, v_job.lane, v_job.pos), pgq._wake_lane(v_job.lane);
             return true;
         end if;
     end loop;
@@ -63,7 +49,6 @@ create function @extschema@.pgq_release(
 )
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -86,27 +71,22 @@ create function @extschema@.pgq_release_unheld(
 )
 returns setof bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_job pgq.job;
 begin
-    perform pgq._check_not_null('worker', worker is null);
-    perform pgq._check_array('tokens', tokens);
-    perform pgq._check_restricted();
-    foreach v_job in array array(
-        select pgq._bare(l)
-          from generate_series(0, 3) s, pgq._leased(s::smallint) l
-         where l.worker = pgq_release_unheld.worker and l.token <> all (tokens)
-           and (pgq_release_unheld.pid is null or l.pid = pgq_release_unheld.pid)
-         order by l.slot, l.id
-    ) loop
-        if pgq._release(v_job.id, v_job.token, '0') then
-            return next v_job.id;
-        end if;
-    end loop;
+    perform pgq._check_not_null('worker', worker is null), pgq._check_array('tokens', tokens),
+            pgq._check_restricted();
+    return query
+    select j.id
+      from (
+               select l.id, l.token
+                 from generate_series(0, 3) s, pgq._leased(s::smallint) l
+                where l.worker = pgq_release_unheld.worker and l.token <> all (tokens)
+                  and (pgq_release_unheld.pid is null or l.pid = pgq_release_unheld.pid)
+                order by l.slot, l.id offset 0
+           ) j
+     where pgq._release(j.id, j.token, '0');
 end
 $$;
 revoke all on function @extschema@.pgq_release_unheld(text, bigint[], integer) from public;

@@ -140,9 +140,9 @@ begin
     -- A watched row is enqueued on behalf of the owner of its table, who has been looked at.
     v_queue_id := case when p_is_row is null then pgq._queue_id(p_queue, 'enqueue')
                        else (select q.id from pgq.queue q where q.name = p_queue) end;
-    perform pgq._check_policies(p_on_duplicate, p_after_on_dead),
-            pgq._check_keyed(
-                v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_expires_at, p_after
+    perform pgq._check_keyed(
+                v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_on_duplicate, p_expires_at,
+                p_after, p_after_on_dead
             ),
             pgq._lock_keys(v_queue_id, p_dedupe_keys, coalesce(p_is_row, false));
     v_waits_for := pgq._await(p_after);

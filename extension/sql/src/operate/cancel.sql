@@ -35,7 +35,6 @@ create function @extschema@.pgq_cancel(
 )
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -59,7 +58,6 @@ create function @extschema@.pgq_cancel_key(
 )
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -86,22 +84,6 @@ comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
 'Cancels the live job with a dedupe key, as pgq_cancel(id); if that ends meanwhile, the one that '
 'has got the key. Errors: 42704 unknown queue; 22004; 40001.';
 
-create function pgq._await_tick()
-returns void
-language plpgsql
-as $$
-begin
-    perform from pgq.gate g for key share;
-    -- Gives back the lock.
-    raise exception using errcode = 'PQ000';
-exception
-    when sqlstate 'PQ000' then
-        return;
-end
-$$;
-comment on function pgq._await_tick() is
-'Waits for the tick that another session is just committing: what that has moved can be seen then.';
-
 create function pgq._end_live(
     p_queue_id integer, p_states text[], p_max bigint, p_keep boolean
 )
@@ -117,8 +99,14 @@ begin
     -- Again if a tick has come meanwhile: what that moves is not seen, or cannot be locked.
     for v_round in 1..3 loop
         v_tick := pg_sequence_last_value('pgq.last_tick');
-        perform pgq._await_tick();
-        v_now := pgq._now();
+        begin
+            -- Waits for the tick that another session is just committing, and gives the lock back.
+            perform from pgq.gate g for key share;
+            raise exception using errcode = 'PQ000';
+        exception
+            when sqlstate 'PQ000' then
+                v_now := pgq._now();
+        end;
         with doomed as (
             select j.slot, j.id
               from pgq.job j
@@ -165,7 +153,6 @@ create function @extschema@.pgq_cancel_all(
 )
 returns bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -181,10 +168,10 @@ begin
        from pgq.job j
       where pgq._queue_of(j.lane) = v_queue_id and (j.token is null or force) and pgq._is_job(j)
       order by j.slot, j.id limit max for update;
-    v_count := pgq._end_live(v_queue_id, '{ready,scheduled,waiting}', max, true);
-    if force then
-        v_count := v_count + pgq._end_live(v_queue_id, '{active}', max - v_count, true);
-    end if;
+    v_count := pgq._end_live(
+        v_queue_id, '{ready,scheduled,waiting}' || case when force then array['active'] end, max,
+        true
+    );
     for v_id in
         select j.id from pgq.job j
          where pgq._queue_of(j.lane) = v_queue_id and j.is_head is null

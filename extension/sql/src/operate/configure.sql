@@ -2,61 +2,37 @@
  * What pgq_configure_queue and pgq_create_queue do with the settings that they are given.
  */
 
-create function pgq._configure_queue(
-    p_id integer,
-    max_attempts integer,
-    backoff_base interval,
-    backoff_factor double precision,
-    backoff_max interval,
-    keep_completed interval,
-    keep_dead interval,
-    max_active integer,
-    dedupe_for interval,
-    group_concurrency integer,
-    group_on_dead text,
-    rate_limit integer,
-    rate_interval interval,
-    rate_burst integer,
-    priority_ageing interval,
-    max_ready integer,
-    max_payload integer,
-    description text
-)
+create function pgq._configure_queue(p_new pgq.queue)
 returns boolean
 language plpgsql
 as $$
 declare
     v_old pgq.queue;
-    v_new pgq.queue;
 begin
-    select q.* into v_old from pgq.queue q where q.id = p_id for no key update;
+    select q.* into v_old from pgq.queue q where q.id = p_new.id for no key update;
     if not found then
         return false;
     end if;
-    v_new := v_old;
-    v_new.max_attempts := coalesce(max_attempts, v_old.max_attempts);
-    v_new.backoff_base := coalesce(backoff_base, v_old.backoff_base);
-    v_new.backoff_factor := coalesce(backoff_factor, v_old.backoff_factor);
-    v_new.backoff_max := coalesce(backoff_max, v_old.backoff_max);
-    v_new.keep_completed := coalesce(keep_completed, v_old.keep_completed);
-    v_new.keep_dead := coalesce(keep_dead, v_old.keep_dead);
-    v_new.max_active := coalesce(max_active, v_old.max_active);
-    v_new.dedupe_for := coalesce(dedupe_for, v_old.dedupe_for);
-    v_new.group_concurrency := coalesce(group_concurrency, v_old.group_concurrency);
-    v_new.group_on_dead := coalesce(group_on_dead, v_old.group_on_dead);
-    v_new.rate_limit := coalesce(rate_limit, v_old.rate_limit);
-    v_new.rate_interval := coalesce(rate_interval, v_old.rate_interval);
-    v_new.rate_burst := coalesce(rate_burst, v_old.rate_burst);
-    v_new.priority_ageing := coalesce(priority_ageing, v_old.priority_ageing);
-    v_new.max_ready := coalesce(max_ready, v_old.max_ready);
-    v_new.max_payload := coalesce(max_payload, v_old.max_payload);
-    v_new.description := nullif(coalesce(description, v_old.description), '');
-    perform pgq._save_settings(v_old, v_new);
+    p_new.max_attempts := coalesce(p_new.max_attempts, v_old.max_attempts);
+    p_new.backoff_base := coalesce(p_new.backoff_base, v_old.backoff_base);
+    p_new.backoff_factor := coalesce(p_new.backoff_factor, v_old.backoff_factor);
+    p_new.backoff_max := coalesce(p_new.backoff_max, v_old.backoff_max);
+    p_new.keep_completed := coalesce(p_new.keep_completed, v_old.keep_completed);
+    p_new.keep_dead := coalesce(p_new.keep_dead, v_old.keep_dead);
+    p_new.max_active := coalesce(p_new.max_active, v_old.max_active);
+    p_new.dedupe_for := coalesce(p_new.dedupe_for, v_old.dedupe_for);
+    p_new.group_concurrency := coalesce(p_new.group_concurrency, v_old.group_concurrency);
+    p_new.group_on_dead := coalesce(p_new.group_on_dead, v_old.group_on_dead);
+    p_new.rate_limit := coalesce(p_new.rate_limit, v_old.rate_limit);
+    p_new.rate_interval := coalesce(p_new.rate_interval, v_old.rate_interval);
+    p_new.rate_burst := coalesce(p_new.rate_burst, v_old.rate_burst);
+    p_new.priority_ageing := coalesce(p_new.priority_ageing, v_old.priority_ageing);
+    p_new.max_ready := coalesce(p_new.max_ready, v_old.max_ready);
+    p_new.max_payload := coalesce(p_new.max_payload, v_old.max_payload);
+    p_new.description := nullif(coalesce(p_new.description, v_old.description), '');
+    perform pgq._save_settings(v_old, p_new);
     return true;
 end
 $$;
-comment on function pgq._configure_queue(
-    integer, integer, interval, double precision, interval, interval, interval, integer, interval,
-    integer, text, integer, interval, integer, interval, integer, integer, text
-) is
+comment on function pgq._configure_queue(pgq.queue) is
 'Changes those settings of a queue that are not null; false: it was dropped; raises 22023.';

@@ -8,39 +8,32 @@
  * Lock order: the queue, its lanes, schedules and archive; then its jobs, with SKIP LOCKED.
  */
 
-create function pgq._holds_live(p_queue_id integer)
-returns boolean
+create function pgq._check_empty(p_dropped pgq.dropped, p_has_dead boolean)
+returns void
 language plpgsql
 as $$
 declare
-    v_found boolean;
+    v_is_empty boolean;
 begin
-    v_found := exists (
+    v_is_empty := not p_has_dead and not exists (
         select from pgq.lane l, lateral (
             select from pgq.job j where j.lane = l.id limit 1
-        ) j where l.queue_id = p_queue_id
+        ) j where l.queue_id = p_dropped.queue_id
     );
     -- As in pgq._find.
     raise exception using errcode = 'PQ000';
 exception
     when sqlstate 'PQ000' then
-        return v_found;
+        if not v_is_empty then
+            raise exception 'queue "%" holds jobs', p_dropped.name
+                using errcode = 'object_in_use',
+                      hint = 'Drop it with "force" to delete its live and dead jobs, too.';
+        end if;
 end
 $$;
-comment on function pgq._holds_live(integer) is
-'Whether a queue has live jobs, in one snapshot; leaves no lock on a slot.';
-
-create function pgq._raise_in_use(p_queue text)
-returns void
-language plpgsql
-as $$
-begin
-    raise exception 'queue "%" holds jobs', p_queue
-        using errcode = 'object_in_use',
-              hint = 'Drop it with "force" to delete its live and dead jobs, too.';
-end
-$$;
-comment on function pgq._raise_in_use(text) is 'Raises 55006.';
+comment on function pgq._check_empty(pgq.dropped, boolean) is
+'Raises 55006 if a queue has dead jobs (p_has_dead) or live ones, in one snapshot; leaves no lock '
+'on a slot.';
 
 create function pgq._empty_dropped(p_dropped pgq.dropped, p_max integer)
 returns bigint
@@ -91,9 +84,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Not for what a dump brings.
-    if new.xid = pg_current_xact_id() and not new.is_forced and pgq._holds_live(new.queue_id) then
-        perform pgq._raise_in_use(new.name);
-    end if;
+    perform pgq._check_empty(new, false)
+      where new.xid = pg_current_xact_id() and not new.is_forced;
     return null;
 end
 $$;
@@ -176,7 +168,6 @@ create function @extschema@.pgq_drop_queue(
 )
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
@@ -215,14 +206,11 @@ begin
             using errcode = 'lock_not_available',
                   hint = 'Try again; pg_stat_activity shows transactions that stay open.';
     end;
-    if not force and (pgq._holds_live(v_id) or exists (
+    perform pgq._check_empty(v_dropped, exists (
         select from pgq.archive a
          where a.queue = v_dropped.name and a.state = 'dead' and a.expires_at > pgq._now()
-    )) then
-        perform pgq._raise_in_use(v_dropped.name);
-    end if;
-    loop
-        exit when not force or pgq._empty_dropped(v_dropped, 10000) = 0;
+    )) where not force;
+    while force and pgq._empty_dropped(v_dropped, 10000) > 0 loop
     end loop;
     -- A new queue of this name has another channel: sessions that sleep now would not hear of it.
     perform pgq._drop_grants(v_id), pgq._tell_cron(), pgq._wake(v_id);

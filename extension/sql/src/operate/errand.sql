@@ -2,27 +2,6 @@
  * What locks rows of the catalogs, or of pg_cron, that all queues need: at the commit, by a tick.
  */
 
-create function pgq._run_errand(p_role oid)
-returns void
-language plpgsql
-as $$
-begin
-    perform pgq._use_pg_cron() where p_role is null;
-    perform pgq._set_grants('public') where p_role = 0;
-    perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = p_role;
-exception
-    -- No errand may fail the commit of somebody else: a catalog row is full of grants, or an event
-    -- trigger refuses them.
-    when program_limit_exceeded or insufficient_resources
-        or syntax_error_or_access_rule_violation or plpgsql_error
-    then
-        raise log 'pgq could not set the grants of role %: % (%)', p_role, sqlerrm, sqlstate
-            using errcode = '01000';
-end
-$$;
-comment on function pgq._run_errand(oid) is
-'Does one errand of pgq.errand; what cannot be done is told in the log of the server, and dropped.';
-
 create function pgq._run_errands()
 returns void
 language plpgsql
@@ -44,7 +23,20 @@ begin
         )
         select array_agg(distinct g.role) into v_roles from gone g;
         foreach v_role in array coalesce(v_roles, '{}') loop
-            perform pgq._run_errand(v_role);
+            begin
+                perform pgq._use_pg_cron() where v_role is null;
+                perform pgq._set_grants('public') where v_role = 0;
+                perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = v_role;
+            exception
+                -- No errand may fail the commit of somebody else: a catalog row is full of grants,
+                -- or an event trigger refuses them.
+                when program_limit_exceeded or insufficient_resources
+                    or syntax_error_or_access_rule_violation or plpgsql_error
+                then
+                    raise log 'pgq could not set the grants of role %: % (%)', v_role, sqlerrm,
+                            sqlstate
+                        using errcode = '01000';
+            end;
         end loop;
         delete from pgq.privilege p
          where p.role <> 0::oid and not exists (select from pg_roles r where r.oid = p.role);
@@ -56,24 +48,15 @@ begin
 end
 $$;
 comment on function pgq._run_errands() is
-'For commits and ticks: does what pgq.errand has; what cannot be done is left to the next tick.';
-
-create function pgq._is_chief()
-returns boolean
-language plpgsql
-as $$
-begin
-    return pgq._is_owner() or pgq._may(null, 'manage');
-end
-$$;
-comment on function pgq._is_chief() is 'Whether the caller manages all queues.';
+'For commits and ticks: does what pgq.errand has. What is locked is left to the next tick; what '
+'cannot be done is told in the log of the server, and dropped.';
 
 create function pgq._tell_cron()
 returns void
 language plpgsql
 as $$
 begin
-    if pgq._is_chief() then
+    if pgq._may(null, 'manage') then
         perform pgq._use_pg_cron();
     else
         insert into pgq.errand (role) values (null);

@@ -15,46 +15,14 @@ $$;
 comment on function pgq._role_id(name) is
 'The oid of a role: 0 for public, null if it does not exist.';
 
-create function pgq._set_usage(p_role name, p_wanted boolean)
-returns void
-language plpgsql
-as $$
-begin
-    if not p_wanted then
-        delete from pgq.privilege p where p.role = pgq._role_id(p_role) and p.verb = 'usage';
-        if found then
-            execute format('revoke usage on schema %s from %I', '@extschema@', p_role);
-        end if;
-    elsif not has_schema_privilege(p_role, '@extschema@'::regnamespace, 'usage') then
-        insert into pgq.privilege (role, queue_id, verb)
-        values (pgq._role_id(p_role), null, 'usage') on conflict do nothing;
-        execute format('grant usage on schema %s to %I', '@extschema@', p_role);
-    end if;
-end
-$$;
-comment on function pgq._set_usage(name, boolean) is
-'Lets a role find the public functions, and takes that back unless it could without.';
-
-create function pgq._is_granted(p_acl aclitem[], p_role name)
-returns boolean
-language plpgsql
-stable
-as $$
-begin
-    return exists (select from aclexplode(p_acl) a where a.grantee = pgq._role_id(p_role));
-end
-$$;
-comment on function pgq._is_granted(aclitem[], name) is
-'Whether a function or view is granted to a role itself.';
-
 create function pgq._set_grants(p_role name)
 returns void
 language plpgsql
 as $$
 declare
+    v_id constant oid := pgq._role_id(p_role);
     v_verbs constant text[] := array(
-        select distinct p.verb from pgq.privilege p
-         where p.role = pgq._role_id(p_role) and p.verb <> 'usage'
+        select distinct p.verb from pgq.privilege p where p.role = v_id and p.verb <> 'usage'
     );
     v_right record;
 begin
@@ -62,7 +30,17 @@ begin
     if p_role = current_user then
         return;
     end if;
-    perform pgq._set_usage(p_role, v_verbs <> '{}');
+    -- To find the public functions; that is taken back unless it could without.
+    if v_verbs = '{}' then
+        delete from pgq.privilege p where p.role = v_id and p.verb = 'usage';
+        if found then
+            execute format('revoke usage on schema %s from %I', '@extschema@', p_role);
+        end if;
+    elsif not has_schema_privilege(p_role, '@extschema@'::regnamespace, 'usage') then
+        insert into pgq.privilege (role, queue_id, verb) values (v_id, null, 'usage')
+        on conflict do nothing;
+        execute format('grant usage on schema %s to %I', '@extschema@', p_role);
+    end if;
     for v_right in
         select g.function::regprocedure as function, g.view::regclass as view, w.wanted
           from pgq.grantable g
@@ -72,7 +50,9 @@ begin
                    select g.verb = any (v_verbs) or (g.verb = 'any' and v_verbs <> '{}') as wanted
                ) w
          where pg_get_userbyid(coalesce(p.proowner, c.relowner)) = current_user
-           and w.wanted <> pgq._is_granted(coalesce(p.proacl, c.relacl), p_role)
+           and w.wanted <> exists (
+                   select from aclexplode(coalesce(p.proacl, c.relacl)) a where a.grantee = v_id
+               )
     loop
         if v_right.wanted and v_right.view is null then
             execute format('grant execute on function %s to %I', v_right.function, p_role);
@@ -89,34 +69,25 @@ $$;
 comment on function pgq._set_grants(name) is
 'Lets a role call those functions and read those views that its privileges are for, and no others.';
 
-create function pgq._lock_grants()
-returns boolean
-language plpgsql
-as $$
-begin
-    -- What a role may call follows from all that it has.
-    lock table pgq.privilege in share update exclusive mode nowait;
-    return true;
-exception
-    when lock_not_available then
-        return false;
-end
-$$;
-comment on function pgq._lock_grants() is
-'Keeps others from setting rights on functions and views until the transaction ends; false: '
-'somebody else does.';
-
 create function pgq._regrant(p_roles oid[])
 returns void
 language plpgsql
 as $$
 begin
-    if pgq._is_chief() and pgq._lock_grants() then
-        perform pgq._set_grants('public') where 0::oid = any (p_roles);
-        perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = any (p_roles);
-        if pgq._read_committed() then
-            return;
-        end if;
+    if pgq._may(null, 'manage') then
+        begin
+            -- What a role may call follows from all that it has.
+            lock table pgq.privilege in share update exclusive mode nowait;
+            perform pgq._set_grants('public') where 0::oid = any (p_roles);
+            perform pgq._set_grants(r.rolname) from pg_roles r where r.oid = any (p_roles);
+            if pgq._read_committed() then
+                return;
+            end if;
+        exception
+            -- Somebody else sets rights.
+            when lock_not_available then
+                null;
+        end;
     end if;
     insert into pgq.errand (role) select unnest(p_roles);
     insert into pgq.chore default values;
@@ -179,7 +150,6 @@ create function @extschema@.pgq_grant(
 )
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -213,7 +183,6 @@ create function @extschema@.pgq_revoke(
 )
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

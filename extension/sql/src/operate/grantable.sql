@@ -1,6 +1,6 @@
 /*
- * What pgq_grant gives, see 47_grant.sql: named one by one, so that nothing else which is in the
- * same schema and is called alike goes with it.
+ * What pgq_grant gives: named one by one, so that nothing else which is in the same schema and is
+ * called alike goes with it.
  */
 
 create view pgq.grantable as

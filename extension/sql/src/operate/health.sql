@@ -2,23 +2,6 @@
  * Public: pgq_health and pgq_locks, for those who may observe all queues.
  */
 
-create function pgq._slot_users()
-returns table (slot text, mode text, pid integer)
-language plpgsql
-stable
-as $$
-begin
-    return query
-    select distinct c.relname::text, l.mode, l.pid
-      from pg_inherits i
-      join pg_class c on c.oid = i.inhrelid
-      join pg_locks l on l.relation = c.oid and l.locktype = 'relation'
-     where i.inhparent = 'pgq.job'::regclass
-       and l.database = (select d.oid from pg_database d where d.datname = current_database());
-end
-$$;
-comment on function pgq._slot_users() is 'Who has locks on the slots.';
-
 create function pgq._xmin_holders(p_now timestamptz)
 returns table (holder text, status text, age interval, pid integer, query text)
 language plpgsql
@@ -65,16 +48,16 @@ comment on function pgq._xmin_holders(timestamptz) is
 'Who keeps dead versions from being removed, and for how long already; of whom no time is known '
 'the transactions since then count. unknown: the owner may not see what that session does.';
 
-create function pgq._lacks_ticks(p_now timestamptz)
-returns boolean
+create function pgq._tick_health(p_now timestamptz)
+returns table (subject text, status text, detail text, age interval)
 language plpgsql
 as $$
 declare
     v_last constant timestamptz
         := timestamptz 'epoch'
            + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond';
-begin
-    return coalesce((
+    -- A tick comes with the calls that end jobs and with claims, unless something stops it.
+    v_lacks constant boolean := coalesce((
         select max(s.at) > coalesce(v_last, min(s.at)) + interval '1 minute'
           from (
                    --@ each stat
@@ -84,33 +67,18 @@ begin
                    select null where false
                ) s
          where s.at <= p_now  -- later ones are of a clock that was set back
-    ), false) or coalesce(v_last, '-infinity') < p_now - interval '1 minute' and (
-        exists (select from pgq.hint h where h.kind <> 'l')
-    );
-end
-$$;
-comment on function pgq._lacks_ticks(timestamptz) is
-'Whether jobs have ended a minute after the last tick, or wait for the next one for as long: it '
-'comes with the calls that end jobs and with claims, unless something keeps it from running.';
-
-create function pgq._tick_health(p_now timestamptz)
-returns table (subject text, status text, detail text, age interval)
-language plpgsql
-as $$
-declare
-    v_age constant interval := p_now - (
-        timestamptz 'epoch'
-        + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond'
+    ), false) or (
+        coalesce(v_last, '-infinity') < p_now - interval '1 minute'
+        and exists (select from pgq.hint h where h.kind <> 'l')
     );
 begin
     return query
     select 'maintenance',
-           case when v_age < interval '-1 minute' or l.lacks then 'warning' else 'ok' end,
-           case when l.lacks then 'jobs end or wait for a tick, and none comes: all calls run '
+           case when p_now - v_last < interval '-1 minute' or v_lacks then 'warning' else 'ok' end,
+           case when v_lacks then 'jobs end or wait for a tick, and none comes: all calls run '
                                   'under REPEATABLE READ or SERIALIZABLE, or ticks fail'
-                when v_age is null then 'no tick yet: nobody has claimed'
-                else 'since the last tick' end, v_age
-      from (select pgq._lacks_ticks(p_now) as lacks) l
+                when v_last is null then 'no tick yet: nobody has claimed'
+                else 'since the last tick' end, p_now - v_last
      union all
     select 'clock', case when p_now - c.at < interval '1 day' then 'warning' else 'ok' end,
            format('set back from %s%s', g.clock_was,
@@ -132,7 +100,7 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
 begin
-    if not pgq._may_observe(null) then
+    if not pgq._may(null, 'observe') then
         return;
     end if;
     return query
@@ -149,14 +117,16 @@ begin
                   case when s.may then 'may' else 'may not' end), null, null, null
       from (select pg_has_role(current_user, 'pg_read_all_stats', 'usage') as may) s
      union all
-    select 'slot in use', case when a.backend_start is null then 'unknown'
-                               when a.xact_start < v_now - interval '1 minute' then 'warning'
-                               else 'ok' end,
-           format('%s: %s', u.slot, case when u.mode like 'RowExclusive%%' then 'written to'
-                                         else 'read, ' || u.mode end),
-           v_now - a.xact_start, u.pid, a.query
-      from pgq._slot_users() u join pg_stat_activity a on a.pid = u.pid
-     where u.pid <> pg_backend_pid()
+    select distinct 'slot in use', case when a.backend_start is null then 'unknown'
+                                        when a.xact_start < v_now - interval '1 minute'
+                                        then 'warning' else 'ok' end,
+           format('%s: %s', c.relname, case when l.mode like 'RowExclusive%%' then 'written to'
+                                            else 'read, ' || l.mode end),
+           v_now - a.xact_start, a.pid, a.query
+      from pg_inherits i join pg_class c on c.oid = i.inhrelid
+      join pg_locks l on l.relation = c.oid and l.locktype = 'relation'
+      join pg_stat_activity a on a.pid = l.pid and a.datname = current_database()
+     where i.inhparent = 'pgq.job'::regclass and a.pid <> pg_backend_pid()
      union all
     select 'xmin held', x.status, x.holder, x.age, x.pid, x.query
       from pgq._xmin_holders(v_now) x
@@ -192,7 +162,7 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
 begin
-    if not pgq._may_observe(null) then
+    if not pgq._may(null, 'observe') then
         return;
     end if;
     return query

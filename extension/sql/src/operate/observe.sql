@@ -59,18 +59,6 @@ comment on function pgq._size_of(regclass) is
 'Bytes of a table with its indexes, 0 if it has no rows; null if somebody has locked it against '
 'readers.';
 
-create function pgq._may_observe(p_queue_id integer)
-returns boolean
-language plpgsql
-as $$
-begin
-    perform pgq._check_restricted();
-    return pgq._is_owner() or pgq._may(p_queue_id, 'observe');
-end
-$$;
-comment on function pgq._may_observe(integer) is
-'Whether the caller may see a queue, or (null) all of them.';
-
 create type pgq.tally as (
     lane bigint,
     state text,

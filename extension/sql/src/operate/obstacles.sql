@@ -20,28 +20,6 @@ create type pgq.obstacle as (
 );
 comment on type pgq.obstacle is 'A row of pgq_obstacles.';
 
-create function pgq._exhausted(p_now timestamptz)
-returns setof pgq.obstacle
-language plpgsql
-as $$
-begin
-    return query
-    select q.id, 'rate_limit', null::bigint, null, null::bigint, null, null, null::integer, null,
-           null::timestamptz,
-           to_timestamp((
-               (m.last + 1) * extract(epoch from q.rate_interval) / q.rate_limit
-           )::double precision)
-      from pgq.queue q, lateral (select pgq._moment(q, p_now) as last, pgq._burst(q) as burst) m
-     where q.rate_limit > 0
-       and m.burst <= (
-               select count(distinct s.moment) from pgq.start s
-                where s.queue_id = q.id and s.moment > m.last - m.burst and s.moment <= m.last
-           );
-end
-$$;
-comment on function pgq._exhausted(timestamptz) is
-'The queues whose rate limit lets nothing start now, and until when.';
-
 create type pgq.open_job as (
     lane bigint,
     id bigint,
@@ -177,11 +155,11 @@ begin
                select coalesce(a.state, pgq._state_of(j, p_now)) as state,
                       coalesce(a.finished_at, j.claimed_at, j.enqueued_at) as since,
                       case when j.token is null then j.run_at else j.lease_expires_at end as until,
-                      pgq._may_observe(coalesce(
+                      pgq._may(coalesce(
                           pgq._queue_of(j.lane),
                           (select q.id from pgq.queue q
                             where a.queue = q.name and a.id > q.first_job)
-                      )) as may
+                      ), 'observe') as may
            ) s
      where s.since is not null and s.state in ('active', 'scheduled', 'dead', 'cancelled');
 end
@@ -211,11 +189,23 @@ exception
         return query
         select o.*
           from (
-                   select e.* from pgq._exhausted(v_now) e
+                   select q.id as queue_id, 'rate_limit', null::bigint, null, null::bigint, null,
+                          null, null::integer, null, null::timestamptz,
+                          to_timestamp((
+                              (m.last + 1) * extract(epoch from q.rate_interval) / q.rate_limit
+                          )::double precision)
+                     from pgq.queue q, lateral (
+                              select pgq._moment(q, v_now) as last, pgq._burst(q) as burst
+                          ) m
+                    where q.rate_limit > 0 and m.burst <= (
+                              select count(distinct s.moment) from pgq.start s
+                               where s.queue_id = q.id and s.moment > m.last - m.burst
+                                 and s.moment <= m.last
+                          )
                     union all
                    select f.* from unnest(v_found) f
                ) o
-         where pgq._may_observe(o.queue_id);
+         where pgq._may(o.queue_id, 'observe');
 end
 $$;
 comment on function pgq._obstacles() is 'For the view pgq_obstacles.';

@@ -19,7 +19,6 @@ comment on function pgq._set_paused(text, boolean) is 'For pgq_pause and pgq_res
 create function @extschema@.pgq_pause(queue text)
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -35,7 +34,6 @@ comment on function @extschema@.pgq_pause(text) is
 create function @extschema@.pgq_resume(queue text)
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -50,7 +48,6 @@ comment on function @extschema@.pgq_resume(text) is
 create function @extschema@.pgq_unblock(queue text, group_key text)
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

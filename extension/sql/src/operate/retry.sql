@@ -73,7 +73,6 @@ comment on function pgq._revive(bigint[], boolean) is
 create function @extschema@.pgq_retry(id bigint)
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -112,7 +111,6 @@ create function @extschema@.pgq_retry_dead(
 )
 returns setof bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -144,7 +142,6 @@ create function @extschema@.pgq_purge(
 )
 returns bigint
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

@@ -2,7 +2,9 @@
  * Public: pgq_create_queue, pgq_configure_queue.
  */
 
-create function pgq._check_range(p_name text, p_value bigint, p_min bigint, p_max bigint)
+create function pgq._check_range(
+    p_name text, p_value double precision, p_min double precision, p_max double precision
+)
 returns void
 language plpgsql
 immutable
@@ -14,21 +16,43 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_range(text, bigint, bigint, bigint) is 'Raises 22023; null passes.';
+comment on function
+    pgq._check_range(text, double precision, double precision, double precision) is
+'Raises 22023; null passes.';
 
-create function pgq._check_limits(p_queue pgq.queue)
+create function pgq._check_settings(p_queue pgq.queue)
 returns void
 language plpgsql
 immutable
 as $$
 begin
-    perform pgq._check_range('max_active', p_queue.max_active, 0, 10000),
+    perform pgq._check_range('max_attempts', p_queue.max_attempts, 1, 32767),
+            pgq._check_range('backoff_factor', p_queue.backoff_factor, 1, 1000),
+            pgq._check_interval('backoff_base', p_queue.backoff_base, true),
+            pgq._check_interval('backoff_max', p_queue.backoff_max, true),
+            pgq._check_interval('keep_completed', p_queue.keep_completed, true),
+            pgq._check_interval('keep_dead', p_queue.keep_dead, true),
+            pgq._check_interval('dedupe_for', p_queue.dedupe_for, true),
+            pgq._check_range('group_concurrency', p_queue.group_concurrency, 1, 2147483647),
+            pgq._check_range('max_active', p_queue.max_active, 0, 10000),
             pgq._check_range('rate_limit', p_queue.rate_limit, 0, 1000000),
             pgq._check_interval('rate_interval', p_queue.rate_interval, false),
             pgq._check_range('rate_burst', p_queue.rate_burst, 0, 10000),
             pgq._check_interval('priority_ageing', p_queue.priority_ageing, true),
             pgq._check_range('max_ready', p_queue.max_ready, 0, 2147483647),
-            pgq._check_range('max_payload', p_queue.max_payload, 0, 1073741824);
+            pgq._check_range('max_payload', p_queue.max_payload, 0, 1073741824),
+            pgq._check_length('description', p_queue.description, 10000);
+    if p_queue.backoff_max < p_queue.backoff_base then
+        raise exception '"backoff_max" must not be shorter than "backoff_base"'
+            using errcode = 'invalid_parameter_value',
+                  detail = format(
+                      'They are %s and %s.', p_queue.backoff_max, p_queue.backoff_base
+                  );
+    end if;
+    if p_queue.group_on_dead not in ('continue', 'block') then
+        raise exception '"group_on_dead" must be continue or block, not "%"', p_queue.group_on_dead
+            using errcode = 'invalid_parameter_value';
+    end if;
     -- Or the numbers of moments outgrow bigint, see pgq._moment.
     if extract(epoch from p_queue.rate_interval) < 0.001 then
         raise exception '"rate_interval" must be at least a millisecond, not %',
@@ -42,42 +66,6 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_limits(pgq.queue) is 'Raises 22023 for bad limits.';
-
-create function pgq._check_settings(p_queue pgq.queue)
-returns void
-language plpgsql
-immutable
-as $$
-begin
-    perform pgq._check_range('max_attempts', p_queue.max_attempts, 1, 32767);
-    if not p_queue.backoff_factor between 1 and 1000 then
-        raise exception '"backoff_factor" must be between 1 and 1000, not %',
-                p_queue.backoff_factor
-            using errcode = 'invalid_parameter_value';
-    end if;
-    perform pgq._check_interval('backoff_base', p_queue.backoff_base, true);
-    perform pgq._check_interval('backoff_max', p_queue.backoff_max, true);
-    if p_queue.backoff_max < p_queue.backoff_base then
-        raise exception '"backoff_max" must not be shorter than "backoff_base"'
-            using errcode = 'invalid_parameter_value',
-                  detail = format(
-                      'They are %s and %s.', p_queue.backoff_max, p_queue.backoff_base
-                  );
-    end if;
-    perform pgq._check_interval('keep_completed', p_queue.keep_completed, true);
-    perform pgq._check_interval('keep_dead', p_queue.keep_dead, true);
-    perform pgq._check_interval('dedupe_for', p_queue.dedupe_for, true);
-    perform pgq._check_range(
-        'group_concurrency', p_queue.group_concurrency, 1, 2147483647
-    );
-    if p_queue.group_on_dead not in ('continue', 'block') then
-        raise exception '"group_on_dead" must be continue or block, not "%"', p_queue.group_on_dead
-            using errcode = 'invalid_parameter_value';
-    end if;
-    perform pgq._check_length('description', p_queue.description, 10000);
-end
-$$;
 comment on function pgq._check_settings(pgq.queue) is 'Raises 22023 for bad settings.';
 
 create function pgq._save_settings(p_old pgq.queue, p_new pgq.queue)
@@ -85,7 +73,7 @@ returns void
 language plpgsql
 as $$
 begin
-    perform pgq._check_settings(p_new), pgq._check_limits(p_new);
+    perform pgq._check_settings(p_new);
     update pgq.queue q
        set max_attempts = p_new.max_attempts, backoff_base = p_new.backoff_base,
            backoff_factor = p_new.backoff_factor, backoff_max = p_new.backoff_max,
@@ -132,17 +120,17 @@ create function @extschema@.pgq_configure_queue(
 )
 returns void
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgq._check_not_null('name', name is null);
-    perform pgq._raise_unknown_queue(name, 'manage') where not pgq._configure_queue(
-        pgq._queue_id(name, 'manage'), max_attempts, backoff_base, backoff_factor, backoff_max,
-        keep_completed, keep_dead, max_active, dedupe_for, group_concurrency, group_on_dead,
-        rate_limit, rate_interval, rate_burst, priority_ageing, max_ready, max_payload, description
-    );  -- dropped meanwhile
+    perform pgq._raise_unknown_queue(name, 'manage') where not pgq._configure_queue(row(
+        pgq._queue_id(name, 'manage'), name, max_attempts, backoff_base, backoff_factor,
+        backoff_max, keep_completed, keep_dead, dedupe_for, group_concurrency, group_on_dead,
+        max_active, rate_limit, rate_interval, rate_burst, priority_ageing, max_ready, max_payload,
+        null, null, null, null, null, description, null
+    )::pgq.queue);  -- dropped meanwhile
 end
 $$;
 revoke all on function
@@ -206,7 +194,6 @@ create function @extschema@.pgq_create_queue(
 )
 returns boolean
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -234,11 +221,12 @@ begin
                   hint = 'Use pgq_configure_queue to change its settings.';
     end if;
     perform pgq._add_lane(v_id, 0::smallint);
-    perform pgq._configure_queue(
-        v_id, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
-        max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
-        rate_burst, priority_ageing, max_ready, max_payload, description
-    );
+    perform pgq._configure_queue(row(
+        v_id, name, max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed,
+        keep_dead, dedupe_for, group_concurrency, group_on_dead, max_active, rate_limit,
+        rate_interval, rate_burst, priority_ageing, max_ready, max_payload,
+        null, null, null, null, null, description, null
+    )::pgq.queue);
     return true;
 end
 $$;

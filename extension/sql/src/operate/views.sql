@@ -46,7 +46,7 @@ begin
                            limit 10000
                       ) a
            ) d
-     where pgq._may_observe(q.id)
+     where pgq._may(q.id, 'observe')
      group by q.id, d.dead, o.since, o.next_due, e.completed_last_minute, e.failed_last_minute,
               e.completed_last_hour, e.failed_last_hour;
     perform pgq._check_moved();
@@ -87,7 +87,7 @@ exception
           from unnest(v_jobs) j
           join pgq.queue q on q.id = pgq._queue_of(j.lane)
           left join pg_stat_activity a on a.pid = j.pid
-         where pgq._may_observe(q.id)
+         where pgq._may(q.id, 'observe')
          group by q.name, j.worker, j.pid, a.pid, a.backend_start;
 end
 $$;
@@ -214,7 +214,6 @@ comment on view @extschema@.pgq_jobs is
 create function @extschema@.pgq_get(id bigint)
 returns setof @extschema@.pgq_jobs
 language plpgsql
-volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -253,7 +252,7 @@ begin
         when sqlstate 'PQ000' then
     end;
     v_job := v_whole.job;
-    if v_job.id is not null and pgq._may_observe(v_whole.queue_id) then
+    if v_job.id is not null and pgq._may(v_whole.queue_id, 'observe') then
         return next v_job;
     else
         perform pgq._check_moved();  -- whether there is none, or it is hidden
