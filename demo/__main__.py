@@ -92,9 +92,9 @@ async def main() -> int:
     connection: Connection = await asyncpg.connect()
     await connection.execute("create extension if not exists pgq")
     await connection.execute(TABLES)
-    queue = pgq.Queue(connection, QUEUE)
-    await queue.create()
-    await queue.pause()  # until all workers are there
+    queue, admin = pgq.Queue(connection, QUEUE), pgq.Admin(connection)
+    await admin.create_queue(QUEUE)
+    await admin.pause(QUEUE)  # until all workers are there
     files = find_files()
     rolled_back = await enqueue(connection, queue, files)
     print(f"{len(files)} files of {LIBRARY}, {rolled_back} of them enqueued again after a rollback")
@@ -178,7 +178,7 @@ async def watch(
 
     killed, stopped = WORKERS[:2]
     await until(are_connected)
-    await queue.resume()
+    await pgq.Admin(connection).resume(QUEUE)
     await until(have_done(total // 4))
     await stop_with_jobs(connection, killed, workers[killed])
     workers[killed].kill()

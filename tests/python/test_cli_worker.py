@@ -135,7 +135,7 @@ async def test_the_worker_of_the_documentation_runs(
     [module] = [code for code in snippets(DOCS, "python") if code.startswith("# shop.py\n")]
     (tmp_path / "shop.py").write_text(module, encoding="utf-8")
     queue = pgq.Queue(connection, "emails")
-    await queue.create()
+    await pgq.Admin(connection).create_queue(queue.name)
     job_id = await queue.enqueue({"to": "ada@example.org"})
 
     async def is_completed() -> bool:
@@ -230,7 +230,7 @@ async def test_a_module_that_is_not_found_was_looked_for_from_here(
 async def test_a_worker_that_cannot_work_says_why(
     dsn: dict[str, Any], connection: Connection, shop: Path
 ) -> None:
-    await pgq.Queue(connection).drop()
+    await pgq.Admin(connection).drop_queue("default")
     async with running(dsn, "worker", "shop:worker", cwd=shop) as worker:
         assert await worker.ended() == 1
         assert 'queue "default" does not exist. Hint: ' in worker.lines[-1]
@@ -320,7 +320,7 @@ BLOCKED = """
 import logging, time
 from datetime import timedelta
 import pgq
-from pgq import _run
+from pgq._worker import run as _run
 
 _run._SETTLE_SECONDS = _run._CANCEL_SECONDS = 0.5
 worker = pgq.Worker(grace=timedelta(seconds=0.5))

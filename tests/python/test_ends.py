@@ -19,7 +19,7 @@ from typing import Any, Final
 import asyncpg
 import pgq
 import pytest
-from pgq import _run
+from pgq._worker import run as _run
 from pgserver import Server
 
 from .sessions import Connection, Dsn, started, until, within
@@ -191,7 +191,7 @@ BLOCKED: Final = """
 import asyncio, os, sys, time
 from datetime import timedelta
 import asyncpg, pgq
-from pgq import _run
+from pgq._worker import run as _run
 
 _run._SETTLE_SECONDS = 0.5
 signalled = _run.Run.signalled

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NO_TIME = timedelta(0)
 FOR_EVER = timedelta.max
 NEGATIVE = timedelta(seconds=-1)
-Call = Callable[[pgq.Queue], Awaitable[Any]]
+Call = Callable[[pgq.Queue, pgq.Admin], Awaitable[Any]]
 
 
 NULL: Any = None
@@ -36,112 +36,130 @@ class Case:
     call: Call
 
 
-async def claim_held(queue: pgq.Queue) -> None:
+async def claim_held(queue: pgq.Queue, _: pgq.Admin) -> None:
     await queue.enqueue(1)
     (job,) = await queue.dequeue()
     await queue.claim(job.id)
 
 
-async def claim_finished(queue: pgq.Queue) -> None:
+async def claim_finished(queue: pgq.Queue, _: pgq.Admin) -> None:
     await queue.enqueue(1)
     (job,) = await queue.dequeue()
     await queue.complete(job)
     await queue.claim(job.id)
 
 
-async def claim_scheduled(queue: pgq.Queue) -> None:
+async def claim_scheduled(queue: pgq.Queue, _: pgq.Admin) -> None:
     job_id = await queue.enqueue(1, run_at=datetime.now(UTC) + timedelta(days=1))
     await queue.claim(job_id)
 
 
-async def claim_paused(queue: pgq.Queue) -> None:
+async def claim_paused(queue: pgq.Queue, admin: pgq.Admin) -> None:
     job_id = await queue.enqueue(1)
-    await queue.pause()
+    await admin.pause(queue.name)
     await queue.claim(job_id)
 
 
-async def drop_in_use(queue: pgq.Queue) -> None:
+async def drop_in_use(queue: pgq.Queue, admin: pgq.Admin) -> None:
     await queue.enqueue(1)
-    await queue.drop()
+    await admin.drop_queue(queue.name)
 
 
-async def drop_with_dead(queue: pgq.Queue) -> None:
+async def drop_with_dead(queue: pgq.Queue, admin: pgq.Admin) -> None:
     await queue.enqueue(1, max_attempts=1)
     (job,) = await queue.dequeue()
     await queue.fail(job)
-    await queue.drop()
+    await admin.drop_queue(queue.name)
 
 
-async def enqueue_twice(queue: pgq.Queue) -> None:
+async def enqueue_twice(queue: pgq.Queue, _: pgq.Admin) -> None:
     await queue.enqueue(1, dedupe_key="k")
     await queue.enqueue(2, dedupe_key="k", on_duplicate="error")
 
 
 CASES = [
-    Case("create twice", "42710", pgq.QueueExists, lambda q: q.create()),
+    Case("create twice", "42710", pgq.QueueExists, lambda q, a: a.create_queue(q.name)),
     Case("drop in use", "55006", pgq.QueueInUse, drop_in_use),
     Case("drop with dead jobs", "55006", pgq.QueueInUse, drop_with_dead),
     Case("claim held", "55P03", pgq.JobHeld, claim_held),
     Case("claim finished", "P0002", pgq.UnknownJob, claim_finished),
-    Case("claim unknown", "P0002", pgq.UnknownJob, lambda q: q.claim(987654321)),
+    Case("claim unknown", "P0002", pgq.UnknownJob, lambda q, a: q.claim(987654321)),
     Case("claim scheduled", "55000", pgq.NotClaimable, claim_scheduled),
     Case("claim paused", "55000", pgq.NotClaimable, claim_paused),
-    Case("dedupe_key", "22023", pgq.InvalidArgument, lambda q: q.enqueue(1, dedupe_key="")),
+    Case("dedupe_key", "22023", pgq.InvalidArgument, lambda q, a: q.enqueue(1, dedupe_key="")),
     Case("duplicate", "23505", pgq.DuplicateKey, enqueue_twice),
-    Case("group_key", "22023", pgq.InvalidArgument, lambda q: q.enqueue(1, group_key="")),
+    Case("group_key", "22023", pgq.InvalidArgument, lambda q, a: q.enqueue(1, group_key="")),
     Case(
         "dedupe_keys",
         "22023",
         pgq.InvalidArgument,
-        lambda q: q.enqueue_many([1], dedupe_keys=["k", "l"]),
+        lambda q, a: q.enqueue_many([1], dedupe_keys=["k", "l"]),
     ),
-    Case("group_keys", "22023", pgq.InvalidArgument, lambda q: q.enqueue_many([1], group_keys=[])),
-    Case("priority", "22003", pgq.InvalidArgument, lambda q: q.enqueue(1, priority=32768)),
     Case(
-        "priorities", "22003", pgq.InvalidArgument, lambda q: q.enqueue_many([1], priority=-32769)
+        "group_keys", "22023", pgq.InvalidArgument, lambda q, a: q.enqueue_many([1], group_keys=[])
     ),
-    Case("batch", "22023", pgq.InvalidArgument, lambda q: q.dequeue(0)),
+    Case("priority", "22003", pgq.InvalidArgument, lambda q, a: q.enqueue(1, priority=32768)),
     Case(
-        "batch of several", "22023", pgq.InvalidArgument, lambda q: q.dequeue(0, queues=["default"])
+        "priorities",
+        "22003",
+        pgq.InvalidArgument,
+        lambda q, a: q.enqueue_many([1], priority=-32769),
     ),
-    Case("batch of pop", "22023", pgq.InvalidArgument, lambda q: q.pop(0)),
-    Case("timeout", "22023", pgq.InvalidArgument, lambda q: q.dequeue(1, NO_TIME)),
-    Case("timeout for ever", "22023", pgq.InvalidArgument, lambda q: q.dequeue(1, FOR_EVER)),
-    Case("timeout of claim", "22023", pgq.InvalidArgument, lambda q: q.claim(1, NO_TIME)),
+    Case("batch", "22023", pgq.InvalidArgument, lambda q, a: q.dequeue(0)),
     Case(
-        "timeout of heartbeat", "22023", pgq.InvalidArgument, lambda q: q.heartbeat((1, 1), NO_TIME)
+        "batch of several",
+        "22023",
+        pgq.InvalidArgument,
+        lambda q, a: q.dequeue(0, queues=["default"]),
     ),
-    Case("timeouts", "22023", pgq.InvalidArgument, lambda q: q.heartbeat_many([(1, 1)], NEGATIVE)),
-    Case("delay", "22023", pgq.InvalidArgument, lambda q: q.release((1, 1), NEGATIVE)),
-    Case("retry_in", "22023", pgq.InvalidArgument, lambda q: q.fail((1, 1), retry_in=NEGATIVE)),
-    Case("state", "22023", pgq.InvalidArgument, lambda q: q.purge(["active"])),
-    Case("null queue", "22004", pgq.InvalidArgument, lambda q: q.dequeue(queues=[NULL])),
-    Case("null id", "22004", pgq.InvalidArgument, lambda q: q.cancel(NULL)),
-    Case("null token", "22004", pgq.InvalidArgument, lambda q: q.complete((1, NULL))),
+    Case("batch of pop", "22023", pgq.InvalidArgument, lambda q, a: q.pop(0)),
+    Case("timeout", "22023", pgq.InvalidArgument, lambda q, a: q.dequeue(1, NO_TIME)),
+    Case("timeout for ever", "22023", pgq.InvalidArgument, lambda q, a: q.dequeue(1, FOR_EVER)),
+    Case("timeout of claim", "22023", pgq.InvalidArgument, lambda q, a: q.claim(1, NO_TIME)),
     Case(
-        "null in ids", "22004", pgq.InvalidArgument, lambda q: q.complete_many([(1, 1), (NULL, 1)])
+        "timeout of heartbeat",
+        "22023",
+        pgq.InvalidArgument,
+        lambda q, a: q.heartbeat((1, 1), NO_TIME),
     ),
-    Case("null in tokens", "22004", pgq.InvalidArgument, lambda q: q.heartbeat_many([(1, NULL)])),
-    Case("zero byte", "22021", pgq.InvalidArgument, lambda q: q.fail((1, 1), "\0")),
-    Case("not storable", "22P05", pgq.InvalidArgument, lambda q: q.enqueue("\0")),
-    Case("not JSON", "22P02", pgq.InvalidArgument, lambda q: q.enqueue(float("nan"))),
+    Case(
+        "timeouts", "22023", pgq.InvalidArgument, lambda q, a: q.heartbeat_many([(1, 1)], NEGATIVE)
+    ),
+    Case("delay", "22023", pgq.InvalidArgument, lambda q, a: q.release((1, 1), NEGATIVE)),
+    Case("retry_in", "22023", pgq.InvalidArgument, lambda q, a: q.fail((1, 1), retry_in=NEGATIVE)),
+    Case("state", "22023", pgq.InvalidArgument, lambda q, a: a.purge(q.name, ["active"])),
+    Case("null queue", "22004", pgq.InvalidArgument, lambda q, a: q.dequeue(queues=[NULL])),
+    Case("null id", "22004", pgq.InvalidArgument, lambda q, a: q.cancel(NULL)),
+    Case("null token", "22004", pgq.InvalidArgument, lambda q, a: q.complete((1, NULL))),
+    Case(
+        "null in ids",
+        "22004",
+        pgq.InvalidArgument,
+        lambda q, a: q.complete_many([(1, 1), (NULL, 1)]),
+    ),
+    Case(
+        "null in tokens", "22004", pgq.InvalidArgument, lambda q, a: q.heartbeat_many([(1, NULL)])
+    ),
+    Case("zero byte", "22021", pgq.InvalidArgument, lambda q, a: q.fail((1, 1), "\0")),
+    Case("not storable", "22P05", pgq.InvalidArgument, lambda q, a: q.enqueue("\0")),
+    Case("not JSON", "22P02", pgq.InvalidArgument, lambda q, a: q.enqueue(float("nan"))),
 ]
 
 ON_UNKNOWN_QUEUE: dict[str, Call] = {
-    "enqueue": lambda q: q.enqueue(1),
-    "enqueue_many": lambda q: q.enqueue_many([1]),
-    "enqueue_many of nothing": lambda q: q.enqueue_many([]),
-    "dequeue": lambda q: q.dequeue(),
-    "dequeue of several": lambda q: q.dequeue(queues=["default", q.name]),
-    "reclaim": lambda q: q.reclaim(),
-    "pop": lambda q: q.pop(),
-    "configure": lambda q: q.configure(),
-    "drop": lambda q: q.drop(),
-    "drop by force": lambda q: q.drop(force=True),
-    "pause": lambda q: q.pause(),
-    "resume": lambda q: q.resume(),
-    "purge": lambda q: q.purge(),
-    "retry_dead": lambda q: q.retry_dead(),
+    "enqueue": lambda q, a: q.enqueue(1),
+    "enqueue_many": lambda q, a: q.enqueue_many([1]),
+    "enqueue_many of nothing": lambda q, a: q.enqueue_many([]),
+    "dequeue": lambda q, a: q.dequeue(),
+    "dequeue of several": lambda q, a: q.dequeue(queues=["default", q.name]),
+    "reclaim": lambda q, a: a.reclaim(q.name),
+    "pop": lambda q, a: q.pop(),
+    "configure": lambda q, a: a.configure_queue(q.name),
+    "drop": lambda q, a: a.drop_queue(q.name),
+    "drop by force": lambda q, a: a.drop_queue(q.name, force=True),
+    "pause": lambda q, a: a.pause(q.name),
+    "resume": lambda q, a: a.resume(q.name),
+    "purge": lambda q, a: a.purge(q.name),
+    "retry_dead": lambda q, a: a.retry_dead(q.name),
 }
 
 
@@ -155,20 +173,22 @@ async def raised(call: Awaitable[Any]) -> pgq.Error:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_an_error_has_the_class_of_its_sqlstate(queue: pgq.Queue, case: Case) -> None:
-    error = await raised(case.call(queue))
+async def test_an_error_has_the_class_of_its_sqlstate(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, case: Case
+) -> None:
+    error = await raised(case.call(queue, pgq.Admin(pool)))
     assert (error.sqlstate, type(error)) == (case.sqlstate, case.error)
 
 
 @pytest.mark.parametrize("name", ON_UNKNOWN_QUEUE)
 async def test_an_unknown_queue_is_an_error_everywhere(pool: asyncpg.Pool[Any], name: str) -> None:
-    error = await raised(ON_UNKNOWN_QUEUE[name](pgq.Queue(pool, "nowhere")))
+    error = await raised(ON_UNKNOWN_QUEUE[name](pgq.Queue(pool, "nowhere"), pgq.Admin(pool)))
     assert (error.sqlstate, type(error)) == ("42704", pgq.UnknownQueue)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201])
 async def test_a_queue_name_has_1_to_200_characters(pool: asyncpg.Pool[Any], name: str) -> None:
-    error = await raised(pgq.Queue(pool, name).create())
+    error = await raised(pgq.Admin(pool).create_queue(name))
     assert (error.sqlstate, type(error)) == ("22023", pgq.InvalidArgument)
 
 
@@ -180,7 +200,7 @@ async def test_maintain_refuses_a_transaction_with_an_old_snapshot(
             transaction = connection.transaction(isolation=isolation)
             await transaction.start()
             with pytest.raises(pgq.WrongTransaction) as info:
-                await queue.maintain(connection=connection)
+                await pgq.Admin(connection).maintain()
             assert info.value.sqlstate == "25001"
             await transaction.rollback()
 
@@ -327,3 +347,26 @@ async def test_a_call_under_which_an_update_has_changed_functions_is_to_be_repea
     with pytest.raises(pgq.SerializationFailure, match="an old text") as caught:
         await pgq.Queue(connection).dequeue()
     assert "repeat it" in str(caught.value)
+
+
+async def test_a_call_whose_plan_names_what_an_update_has_dropped_is_to_be_repeated(
+    connection: asyncpg.Connection[Any],
+) -> None:
+    await connection.execute("""
+        create or replace function pgq._check_restricted() returns void language plpgsql
+        as $$ begin perform gin_clean_pending_list(4000000000); end $$
+    """)
+    with pytest.raises(pgq.SerializationFailure, match="4000000000") as caught:
+        await pgq.Queue(connection).dequeue()
+    assert caught.value.sqlstate == "XX000"
+
+
+async def test_another_internal_error_is_not_to_be_repeated(
+    connection: asyncpg.Connection[Any],
+) -> None:
+    await connection.execute("""
+        create or replace function pgq._check_restricted() returns void language plpgsql
+        as $$ begin raise exception 'could not open relation' using errcode = 'XX000'; end $$
+    """)
+    with pytest.raises(asyncpg.InternalServerError):
+        await pgq.Queue(connection).dequeue()

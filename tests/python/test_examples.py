@@ -401,7 +401,7 @@ async def test_deliveries_stay_in_order_and_a_dead_receiver_holds_up_nobody(
     install: Install, pool: asyncpg.Pool[Any], connection: Connection
 ) -> None:
     install("webhooks")
-    await pgq.Queue(pool, "webhooks").configure(backoff_base=timedelta(milliseconds=10))
+    await pgq.Admin(pool).configure_queue("webhooks", backoff_base=timedelta(milliseconds=10))
     async with at_work(sender), receiving() as receiver:
         await receivers(
             connection,
@@ -446,7 +446,7 @@ async def test_deliveries_are_not_too_fast(
     install("webhooks")
     assert await connection.fetchval("select rate_limit from pgq.queue where name = 'webhooks'")
     queue = pgq.Queue(pool, "webhooks")
-    await queue.configure(rate_limit=20, rate_burst=1)
+    await pgq.Admin(pool).configure_queue(queue.name, rate_limit=20, rate_burst=1)
     async with at_work(sender), receiving() as receiver:
         await receivers(connection, *[receiver.url(f"/{n}") for n in range(6)])
         published = await publish(connection, 1)
@@ -466,7 +466,7 @@ async def test_a_delivery_that_takes_for_ever_fails_at_its_deadline(
 ) -> None:
     install("webhooks")
     monkeypatch.setattr(webhooks.deliver, "deadline", timedelta(milliseconds=300))
-    await pgq.Queue(pool, "webhooks").configure(backoff_base=timedelta(0))
+    await pgq.Admin(pool).configure_queue("webhooks", backoff_base=timedelta(0))
     async with at_work(sender), receiving() as receiver:
         await receivers(connection, receiver.url("/slow", HANG, HANG))
         (handle,) = await publish(connection, 1)
@@ -591,7 +591,7 @@ async def test_an_import_waits_for_a_chunk_that_has_died(
     install("bulk_import")
     monkeypatch.setattr(imports, "CHUNK_BYTES", 20_000)
     queue = pgq.Queue(pool, "imports")
-    await queue.configure(max_attempts=1)
+    await pgq.Admin(pool).configure_queue(queue.name, max_attempts=1)
     change(products, b",1999", b",none")
     imports.worker_pool.set(pool)
     await imports.start(connection, products)
@@ -599,7 +599,7 @@ async def test_an_import_waits_for_a_chunk_that_has_died(
     chunks, loaded, _, finished = await progress(connection)
     assert (loaded, finished) == (chunks - 1, False)
     change(products, b",none", b",1999")
-    await queue.retry_dead()
+    await pgq.Admin(pool).retry_dead(queue.name)
     await importer.worker.run_until_idle(pool)
     assert await progress(connection) == (chunks, chunks, 2000, True)
     await check_products(connection, 2000)

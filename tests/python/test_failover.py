@@ -78,7 +78,7 @@ async def test_a_worker_follows_the_primary_and_nothing_acknowledged_is_lost(pai
     ) as pool:
         worker = pgq.Worker(pool, poll_interval=FAST, call_timeout=timedelta(seconds=2))
         held = pgq.Queue(pool, "held")
-        await within(held.create())
+        await within(pgq.Admin(pool).create_queue(held.name))
         held_id = await held.enqueue(1)
 
         @worker.handler("default", concurrency=5, timeout=LEASE, transaction=True)

@@ -129,9 +129,9 @@ async def test_roles_that_own_nothing_produce_and_consume(
 async def test_a_worker_needs_no_more_than_consume(
     pool: asyncpg.Pool[Any], logins: dict[str, Dsn]
 ) -> None:
-    owner = pgq.Queue(pool)
-    await owner.grant(logins["ann"]["user"], ["consume"])
-    await owner.grant(logins["bob"]["user"], ["enqueue"])
+    owner = pgq.Admin(pool)
+    await owner.grant("default", logins["ann"]["user"], ["consume"])
+    await owner.grant("default", logins["bob"]["user"], ["enqueue"])
     done: asyncio.Queue[int] = asyncio.Queue()
     async with (
         asyncpg.create_pool(**logins["ann"], min_size=0) as consuming,
@@ -145,7 +145,7 @@ async def test_a_worker_needs_no_more_than_consume(
                 raise ValueError("once more")
             await done.put(job.payload)
 
-        await owner.configure(backoff_base=timedelta(0))
+        await owner.configure_queue("default", backoff_base=timedelta(0))
         run = asyncio.create_task(worker.run())
         for payload in range(3):
             await pgq.Queue(producing).enqueue(payload)
@@ -156,7 +156,7 @@ async def test_a_worker_needs_no_more_than_consume(
             await pgq.Queue(producing).pop()
         with pytest.raises(pgq.NotPermitted):
             await pgq.Queue(consuming, "hidden").pop()
-        await owner.revoke(logins["bob"]["user"])
+        await owner.revoke("default", logins["bob"]["user"])
         with pytest.raises(pgq.NotPermitted):
             await pgq.Queue(producing).enqueue(3)
 

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import asyncpg
 import pgq
 import pytest
-from pgq import _call
+from pgq._worker import call as _call
 from pgserver import PATIENCE
 
 from .sessions import Connection, started, until, within
@@ -146,7 +146,7 @@ async def test_a_thread_that_does_not_listen_keeps_its_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = pgq.Queue(pool, "other")
-    await other.create()
+    await pgq.Admin(pool).create_queue(other.name)
     interrupted, later = asyncio.Event(), asyncio.Event()
     inside, free = threading.Event(), threading.Event()
     interrupt: Any = vars(_call)["_interrupt"]
@@ -538,7 +538,7 @@ async def test_until_idle_follows_jobs_from_queue_to_queue(
     pool: asyncpg.Pool[Any], queue: pgq.Queue, worker: pgq.Worker
 ) -> None:
     other = pgq.Queue(pool, "other")
-    await other.create()
+    await pgq.Admin(pool).create_queue(other.name)
     handled: list[tuple[str, int]] = []
 
     @worker.handler("default")

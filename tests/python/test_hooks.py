@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 import pgq
 import pytest
-from pgq import _run
+from pgq._worker import run as _run
 
 from .sessions import Connection, started, until, within
 from .workers import FAST, SHORT, ended, errors_of_attempts, running

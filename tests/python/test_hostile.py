@@ -20,7 +20,7 @@ import asyncpg
 import asyncpg.transaction
 import pgq
 import pytest
-from pgq._link import answered
+from pgq._worker.link import answered
 from pgserver import PATIENCE
 
 from .sessions import Connection, until, within
@@ -295,7 +295,7 @@ async def test_a_claim_that_has_waited_for_others_is_not_late(
     monkeypatch.setattr(pgq.Queue, "dequeue", slow)
     for number in range(6):
         queue = pgq.Queue(pool, f"q{number}")
-        await queue.create()
+        await pgq.Admin(pool).create_queue(queue.name)
         await queue.enqueue(1)
         worker.handler(queue.name, timeout=HOUR)(handle)
     await within(worker.run_until_idle())
@@ -349,7 +349,7 @@ async def test_a_job_whose_transaction_cannot_begin_is_given_back_if_it_is_cance
         raise ConnectionResetError
 
     monkeypatch.setattr(asyncpg.transaction.Transaction, "start", refuse_once)
-    monkeypatch.setattr("pgq._run._RELEASE_SECONDS", 60.0)
+    monkeypatch.setattr("pgq._worker.attempt._RELEASE_SECONDS", 60.0)
 
     @worker.handler("default", transaction=True, concurrency=1, timeout=SHORT)
     async def handle(_: pgq.Job, __: Connection) -> None: ...
@@ -534,7 +534,7 @@ async def test_a_thread_that_does_not_end_keeps_its_lease_and_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("pgq._run._CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr("pgq._worker.run._CANCEL_SECONDS", 0.05)
     loop, begun, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     @worker.handler("default", deadline=FAST)
@@ -633,7 +633,7 @@ async def test_who_takes_no_notice_of_a_cancellation_holds_up_nobody_for_ever(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("pgq._run._CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr("pgq._worker.run._CANCEL_SECONDS", 0.05)
     stubborn, other, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
     tasks: list[asyncio.Task[Any] | None] = []
 
@@ -747,7 +747,7 @@ async def test_a_run_gives_its_jobs_back_when_all_tasks_of_the_loop_are_cancelle
 async def test_a_signal_stops_all_workers_of_a_loop(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:
-    await pgq.Queue(pool, "other").create()
+    await pgq.Admin(pool).create_queue("other")
     begun = {name: asyncio.Event() for name in ("default", "other")}
     before = signal.getsignal(signal.SIGTERM)
     runs: list[asyncio.Task[None]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from pgq._link import Link, Outage, answered
+from pgq._worker.link import Link, Outage, answered
 
 from .sessions import Connection, Dsn, within
 

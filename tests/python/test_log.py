@@ -16,7 +16,7 @@ import asyncpg
 import pgq
 import pytest
 from pgq._log import about, about_worker, trouble
-from pgq._watch import Watch
+from pgq._worker.watch import Watch
 from pgserver import PATIENCE
 
 from .sessions import Connection, until, within
@@ -24,7 +24,8 @@ from .workers import FAST, SHORT, Hook, running
 
 pytestmark = pytest.mark.once
 
-SOURCES: Final = sorted(Path(pgq.__file__).parent.glob("_*.py"))
+PACKAGE: Final = Path(pgq.__file__).parent
+SOURCES: Final = sorted([*PACKAGE.glob("_*.py"), *PACKAGE.glob("_worker/*.py")])
 TERMINATE: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
      where pid <> pg_backend_pid() and datname = current_database()
@@ -275,8 +276,8 @@ async def test_a_blocked_event_loop_is_told_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgq._watch._PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr("pgq._watch._BLOCKED_SECONDS", 0.5)
+    monkeypatch.setattr("pgq._worker.watch._PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("pgq._worker.watch._BLOCKED_SECONDS", 0.5)
     start = Watch.start
     watches: list[Watch] = []
     worker = pgq.Worker(pool, name="one", poll_interval=FAST)
@@ -325,7 +326,7 @@ async def test_a_worker_has_started_when_all_is_checked(
     with pytest.raises(pgq.UnknownQueue):
         await worker.run_until_idle()
     assert caplog.messages == []
-    await queue.create()
+    await pgq.Admin(pool).create_queue(queue.name)
     await within(worker.run_until_idle())
     assert caplog.messages == ["worker one has started"]
     assert facts(caplog.records[0]) == {"pgq_worker": "one"}

@@ -93,7 +93,7 @@ async def test_an_outcome_that_nothing_tells_of_is_not_taken_for_lost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "pgq")
-    await scene.queue.configure(keep_completed=timedelta(0))
+    await pgq.Admin(scene.observer).configure_queue(scene.queue.name, keep_completed=timedelta(0))
     hook = Hook(monkeypatch, "before", "complete_many", lambda: scene.proxy.forget(down=True))
 
     @scene.worker.handler("default", timeout=LEASE)
@@ -154,7 +154,7 @@ async def test_a_claim_whose_answer_is_lost_costs_no_attempt(
 ) -> None:
     caplog.set_level("INFO", "pgq")
     worker = polling(scene)
-    await scene.queue.configure(max_attempts=1)
+    await pgq.Admin(scene.observer).configure_queue(scene.queue.name, max_attempts=1)
 
     @worker.handler("default", timeout=LEASE)
     async def handle(_: pgq.Job) -> None: ...
@@ -185,7 +185,7 @@ async def claim_lost(
 async def test_a_lost_claim_that_the_server_is_still_at_is_found_later(
     scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await scene.queue.configure(max_attempts=1)
+    await pgq.Admin(scene.observer).configure_queue(scene.queue.name, max_attempts=1)
     worker = polling(scene)
     release = pgq.Queue.release_unheld
     calls = 0
@@ -231,7 +231,7 @@ async def test_lost_claims_are_told_from_what_is_held(
     worker = polling(scene)
     gate, at_work = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
-    await scene.queue.configure(max_attempts=1)
+    await pgq.Admin(scene.observer).configure_queue(scene.queue.name, max_attempts=1)
     name = worker.name
     held = await scene.queue.enqueue(0)
     other = await scene.queue.dequeue(
@@ -306,7 +306,7 @@ async def test_lost_leases_are_remembered_as_long_as_they_may_last(
 async def test_what_a_run_leaves_at_work_is_not_given_back_by_the_next_one(
     scene: Scene, dsn: Dsn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgq._run._CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr("pgq._worker.run._CANCEL_SECONDS", 0.05)
     at_work, gate = asyncio.Event(), asyncio.Event()
     stubborn: list[pgq.Job] = []
     tasks: list[asyncio.Task[Any] | None] = []
@@ -397,7 +397,7 @@ async def test_outcomes_and_leases_wait_for_the_network_to_come_back(
 
 async def test_a_handler_whose_statement_is_not_answered_is_tried_again(scene: Scene) -> None:
     await scene.observer.execute("create table effect (job bigint)")
-    await scene.queue.configure(backoff_base=timedelta(0))
+    await pgq.Admin(scene.observer).configure_queue(scene.queue.name, backoff_base=timedelta(0))
     job_id = await scene.queue.enqueue(1)
 
     @scene.worker.handler("default", timeout=SHORT, transaction=True)
@@ -495,7 +495,7 @@ async def test_a_network_that_breaks_again_and_again_costs_and_doubles_nothing(
 async def test_a_worker_stops_in_time_while_the_network_is_gone(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pgq._run._SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr("pgq._worker.run._SETTLE_SECONDS", 1.0)
     await scene.queue.enqueue_many(range(20))
     gate, full = asyncio.Event(), asyncio.Event()
     begun: list[pgq.Job] = []

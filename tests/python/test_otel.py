@@ -24,7 +24,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from pgq import _link, _run
+from pgq._worker import attempt as _attempt
+from pgq._worker import link as _link
 from pgq.otel import PgqInstrumentor, queue_metrics
 
 from .sessions import Connection, stop_clock, until, within
@@ -295,7 +296,7 @@ async def test_a_schedule_does_not_carry_the_trace_of_who_made_it(
     pool: asyncpg.Pool[Any], queue: pgq.Queue, telemetry: Telemetry
 ) -> None:
     with telemetry.tracer.start_as_current_span("request"):
-        await queue.schedule("plain", "@hourly")
+        await pgq.Admin(pool).schedule("plain", "@hourly")
         await send.schedule("typed", "@hourly", Email("ada@example.org"), connection=pool)
     rows = await pool.fetch("select name, headers from pgq.schedule")
     assert {row["name"]: row["headers"] for row in rows} == {
@@ -458,11 +459,11 @@ async def test_a_job_whose_transaction_could_not_begin_is_released(
     begin = _link.transaction
 
     def fail_once(*_: object) -> NoReturn:
-        monkeypatch.setattr(_run, "transaction", begin)
+        monkeypatch.setattr(_attempt, "transaction", begin)
         raise ConnectionResetError
 
-    monkeypatch.setattr(_run, "transaction", fail_once)
-    monkeypatch.setattr(_run, "_RELEASE_SECONDS", 0)
+    monkeypatch.setattr(_attempt, "transaction", fail_once)
+    monkeypatch.setattr(_attempt, "_RELEASE_SECONDS", 0)
     worker = pgq.Worker(pool, [parent_in_a_transaction])
     await parent_in_a_transaction.enqueue(None, connection=pool)
     await worker.run_until_idle()

@@ -170,7 +170,7 @@ async def test_a_worker_of_many_queues_connects_no_more_often_than_one_of_one(
     with Proxy(dsn) as proxy:
         async with worker_at(proxy.dsn) as worker:
             for number in range(20):
-                await pgq.Queue(connection, f"q{number}").create()
+                await pgq.Admin(connection).create_queue(f"q{number}")
 
                 @worker.handler(f"q{number}")
                 async def handle(_: pgq.Job) -> None: ...

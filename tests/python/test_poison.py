@@ -19,7 +19,7 @@ import pgq
 import pytest
 from pgq import _sql, testing
 from pgq._cli.supervisor import Supervisor
-from pgq._unbegun import Unbegun, left
+from pgq._worker.unbegun import Unbegun, left
 from pgserver import PATIENCE
 
 from .cli_session import running, variables
@@ -94,7 +94,7 @@ async def working(
 
 async def create_all(connection: Connection) -> None:
     for name in ("begun", "together", "prefetched"):
-        await pgq.Queue(connection, name).create(max_attempts=5)
+        await pgq.Admin(connection).create_queue(name, max_attempts=5)
 
 
 async def states(queue: pgq.Queue, ids: list[pgq.JobId]) -> list[tuple[str, int]]:
@@ -296,7 +296,7 @@ def test_a_process_that_a_handler_has_forked_does_not_keep_the_lock(place: Path)
     script = """
 import os, sys
 from pgq import _sql, testing
-from pgq._unbegun import Unbegun
+from pgq._worker.unbegun import Unbegun
 unbegun = Unbegun("a")
 unbegun.add([testing.job(None, id=1, token=-1)])
 if os.fork() == 0:
@@ -361,7 +361,7 @@ async def test_a_worker_runs_where_no_file_can_be_made(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     queue = pgq.Queue(pool, "q")
-    await queue.create()
+    await pgq.Admin(pool).create_queue(queue.name)
     job_id = await queue.enqueue(1)
     worker = pgq.Worker(pool)
 

@@ -70,7 +70,7 @@ async def test_a_worker_polls_where_notifications_do_not_arrive_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     round_robin: str,
 ) -> None:
-    monkeypatch.setattr("pgq._listen._DEAF_SECONDS", 0.01, raising=False)
+    monkeypatch.setattr("pgq._worker.listen._DEAF_SECONDS", 0.01, raising=False)
     sleeping = Hook(monkeypatch, "before", "wait", lambda: None, nth=1)
     through = pooled(server_round_robin=round_robin)
     async with asyncpg.create_pool(**through, **UNCACHED, min_size=0) as pool:

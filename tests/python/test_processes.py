@@ -19,7 +19,7 @@ from typing import Any, Final
 import asyncpg
 import pgq
 import pytest
-from pgq import _child
+from pgq._worker import child as _child
 from pgserver import Server
 
 from .cli_session import variables
@@ -130,7 +130,7 @@ async def test_a_process_ends_with_its_connection(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hang.py").write_text(HANG, encoding="utf-8")
     ours, theirs = socket.socketpair()
-    program = f"from pgq._child import main; main({theirs.fileno()})"
+    program = f"from pgq._worker.child import main; main({theirs.fileno()})"
     with theirs:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", program), pass_fds=[theirs.fileno()]
@@ -280,7 +280,7 @@ async def test_a_process_that_was_idle_for_long_is_ended(
     worker.handler("default", process=True)(give_pid)
     async with running(worker):
         first = await pid_of(queue)
-        monkeypatch.setattr("pgq._processes._IDLE_SECONDS", 0.0)
+        monkeypatch.setattr("pgq._worker.processes._IDLE_SECONDS", 0.0)
         assert await pid_of(queue) != first
         assert not is_alive(first)
 

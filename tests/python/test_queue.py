@@ -62,8 +62,9 @@ async def test_job_has_the_columns_of_the_claim(queue: pgq.Queue) -> None:
 
 async def test_a_dedupe_key_is_taken_while_its_job_lives_and_for_dedupe_for(
     queue: pgq.Queue,
+    admin: pgq.Admin,
 ) -> None:
-    await queue.configure(dedupe_for=timedelta(hours=1))
+    await admin.configure_queue(queue.name, dedupe_for=timedelta(hours=1))
     first = await queue.enqueue(1, dedupe_key="k")
     assert await queue.enqueue(2, dedupe_key="k") == first
     assert await queue.enqueue_many([3, 4], dedupe_keys=["l", "k"]) == [first + 1, first]
@@ -74,19 +75,21 @@ async def test_a_dedupe_key_is_taken_while_its_job_lives_and_for_dedupe_for(
     assert await queue.enqueue(6, dedupe_key="k") == first
 
 
-async def test_jobs_of_a_group_run_one_after_the_other(queue: pgq.Queue) -> None:
-    await queue.configure(group_concurrency=1, group_on_dead="block")
+async def test_jobs_of_a_group_run_one_after_the_other(queue: pgq.Queue, admin: pgq.Admin) -> None:
+    await admin.configure_queue(queue.name, group_concurrency=1, group_on_dead="block")
     ids = await queue.enqueue_many([1, 2, 3], group_keys=["g", "g", "h"])
     jobs = await queue.dequeue(5)
     assert [(job.id, job.group_key) for job in jobs] == [(ids[0], "g"), (ids[2], "h")]
     await queue.fail(jobs[0], retryable=False)
     assert await queue.dequeue(5) == []
-    assert await queue.unblock("g")
-    assert not await queue.unblock("g")
+    assert await admin.unblock(queue.name, "g")
+    assert not await admin.unblock(queue.name, "g")
     assert [job.id for job in await queue.dequeue(5)] == [ids[1]]
 
 
-async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(queue: pgq.Queue) -> None:
+async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(
+    queue: pgq.Queue, admin: pgq.Admin
+) -> None:
     job_id = await queue.enqueue(1, dedupe_key="k")
     (job,) = await queue.dequeue()
     assert job.checkpoint is None
@@ -107,11 +110,17 @@ async def test_a_running_job_is_told_to_end_and_leaves_a_checkpoint(queue: pgq.Q
     (job, _) = await queue.dequeue(2)
     assert await queue.cancel(job.id, force=True)
     assert not await queue.complete(job)
-    assert await queue.cancel_all() == 0
-    assert await queue.cancel_all(force=True) == 1
+    assert await admin.cancel_all(queue.name) == 0
+    assert await admin.cancel_all(queue.name, force=True) == 1
     await queue.enqueue_many([5, 6, 7, 8])
-    assert [await queue.cancel_all(max=1), await queue.purge(max=2)] == [1, 2]
-    assert [await queue.cancel_all(max=2), await queue.purge(["cancelled"], 1)] == [1, 1]
+    assert [await admin.cancel_all(queue.name, max=1), await admin.purge(queue.name, max=2)] == [
+        1,
+        2,
+    ]
+    assert [
+        await admin.cancel_all(queue.name, max=2),
+        await admin.purge(queue.name, ["cancelled"], 1),
+    ] == [1, 1]
 
 
 @pytest.mark.parametrize("codec", ["none", "registered", "foreign"])
@@ -152,7 +161,7 @@ async def test_own_json_functions_write_and_read_payloads(pool: asyncpg.Pool[Any
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_queue_name_may_be_any_text(pool: asyncpg.Pool[Any], name: str) -> None:
     queue = pgq.Queue(pool, name)
-    await queue.create()
+    await pgq.Admin(pool).create_queue(queue.name)
     await queue.enqueue(1)
     (job,) = await queue.dequeue()
     assert job.queue == name
@@ -307,7 +316,7 @@ async def test_a_naive_time_is_refused(queue: pgq.Queue) -> None:
 async def test_several_queues_are_claimed_in_array_order(pool: asyncpg.Pool[Any]) -> None:
     first, second = pgq.Queue(pool, "first"), pgq.Queue(pool, "second")
     for queue in (first, second):
-        await queue.create()
+        await pgq.Admin(pool).create_queue(queue.name)
     await first.enqueue(1)
     await second.enqueue(2, priority=9)
     jobs = await pgq.Queue(pool).dequeue(5, queues=["first", "second"], worker="w")
@@ -423,12 +432,12 @@ async def test_fail_schedules_and_then_gives_up(queue: pgq.Queue) -> None:
     assert again.receipt.token > job.receipt.token
 
 
-async def test_fail_for_good_and_retry_all_the_dead(queue: pgq.Queue) -> None:
+async def test_fail_for_good_and_retry_all_the_dead(queue: pgq.Queue, admin: pgq.Admin) -> None:
     ids = await queue.enqueue_many([1, 2, 3])
     for job in await queue.dequeue(3):
         assert await queue.fail(job, retryable=False) == "dead"
-    assert len(await queue.retry_dead(2)) == 2
-    assert len(await queue.retry_dead()) == 1
+    assert len(await admin.retry_dead(queue.name, 2)) == 2
+    assert len(await admin.retry_dead(queue.name)) == 1
     assert [job.id for job in await queue.dequeue(10)] == ids
 
 
@@ -470,7 +479,7 @@ async def test_what_became_of_a_receipt(pool: asyncpg.Pool[Any], queue: pgq.Queu
 
 async def test_reclaim_takes_expired_leases_back(pool: asyncpg.Pool[Any]) -> None:
     here, there = pgq.Queue(pool), pgq.Queue(pool, "there")
-    await there.create()
+    await pgq.Admin(pool).create_queue(there.name)
     for queue in (here, there):
         await queue.enqueue_many([1, 2])
     async with pool.acquire() as connection:
@@ -480,10 +489,11 @@ async def test_reclaim_takes_expired_leases_back(pool: asyncpg.Pool[Any]) -> Non
                 jobs = await queue.dequeue(2, timedelta(microseconds=1), connection=connection)
                 assert len(jobs) == 2
         async with connection.transaction():
-            assert len(await here.reclaim(1, connection=connection)) == 1
-            assert len(await here.reclaim(connection=connection)) == 1
-            assert await here.reclaim(connection=connection) == []
-            assert len(await here.reclaim(all_queues=True, connection=connection)) == 2
+            reclaim = pgq.Admin(connection).reclaim
+            assert len(await reclaim(here.name, 1)) == 1
+            assert len(await reclaim(here.name)) == 1
+            assert await reclaim(here.name) == []
+            assert len(await reclaim()) == 2
 
 
 async def test_pop_removes_with_the_transaction(pool: asyncpg.Pool[Any], queue: pgq.Queue) -> None:
@@ -514,8 +524,9 @@ async def test_claim_takes_the_one_given_job(queue: pgq.Queue) -> None:
 
 
 async def test_the_life_of_a_queue(pool: asyncpg.Pool[Any]) -> None:
-    queue = pgq.Queue(pool, "life")
-    await queue.create(
+    queue, admin = pgq.Queue(pool, "life"), pgq.Admin(pool)
+    await admin.create_queue(
+        queue.name,
         max_attempts=3,
         backoff_base=timedelta(seconds=2),
         backoff_factor=1.5,
@@ -524,21 +535,21 @@ async def test_the_life_of_a_queue(pool: asyncpg.Pool[Any]) -> None:
         keep_dead=timedelta(days=1),
         max_active=0,
     )
-    await queue.configure(max_attempts=4)
+    await admin.configure_queue(queue.name, max_attempts=4)
     await queue.enqueue(1)
-    await queue.pause()
+    await admin.pause(queue.name)
     assert await queue.dequeue() == []
-    await queue.resume()
+    await admin.resume(queue.name)
     (job,) = await queue.dequeue()
     assert job.max_attempts == 4
     with pytest.raises(pgq.QueueInUse):
-        await queue.drop()
-    assert await queue.purge() == 0
+        await admin.drop_queue(queue.name)
+    assert await admin.purge(queue.name) == 0
     assert await queue.complete(job)
     await queue.enqueue(2)
-    assert await queue.purge(["ready"]) == 1
+    assert await admin.purge(queue.name, ["ready"]) == 1
     await queue.enqueue(3)
-    await queue.drop(force=True)
+    await admin.drop_queue(queue.name, force=True)
     with pytest.raises(pgq.UnknownQueue):
         await queue.enqueue(4)
 
@@ -550,27 +561,27 @@ async def test_a_job_that_is_not_at_work_can_be_cancelled(queue: pgq.Queue) -> N
     assert await queue.dequeue() == []
 
 
-async def test_maintain_and_version(queue: pgq.Queue) -> None:
-    await queue.maintain()
+async def test_maintain_and_version(queue: pgq.Queue, admin: pgq.Admin) -> None:
+    await admin.maintain()
     assert re.fullmatch(r"\d+\.\d+\.\d+", await queue.version())
 
 
 async def test_a_watched_table_adds_jobs_until_it_is_unwatched(
-    queue: pgq.Queue, pool: asyncpg.Pool[Any]
+    queue: pgq.Queue, admin: pgq.Admin, pool: asyncpg.Pool[Any]
 ) -> None:
     await pool.execute("create table post (id integer primary key)")
-    await queue.watch("post")
+    await admin.watch("post")
     await pool.execute("insert into post values (1)")
     [job] = await queue.dequeue(10)
     assert job.payload == {"table": "public.post", "operation": "INSERT", "key": {"id": 1}}
-    assert await queue.unwatch("post")
-    assert not await queue.unwatch("post")
+    assert await admin.unwatch("post")
+    assert not await admin.unwatch("post")
     await pool.execute("insert into post values (2)")
     assert await queue.dequeue() == []
     with pytest.raises(asyncpg.UndefinedFunctionError, match="is_vip"):
-        await queue.watch("post", condition="is_vip(new.id)")
+        await admin.watch("post", condition="is_vip(new.id)")
     with pytest.raises(asyncpg.InvalidSchemaNameError, match="nowhere"):
-        await queue.watch("nowhere.post")
+        await admin.watch("nowhere.post")
 
 
 async def test_headers_may_be_any_mapping(queue: pgq.Queue) -> None:
@@ -603,6 +614,12 @@ async def test_every_function_of_the_extension_has_its_statement(
         assert any((name, (*arguments, new)) in functions for new in ["description", "max"])
 
 
+def test_a_statement_in_place_of_another_one_makes_the_same_call() -> None:
+    for statement, instead in (_sql.BLIND | _sql.IMPATIENT).items():
+        for part in (r"@pgq_\w+", r"\w+ =>", r"\$\d+[\w:\[\]]*"):
+            assert re.findall(part, statement) == re.findall(part, instead)
+
+
 @pytest.mark.parametrize(
     ("method", "function"),
     [
@@ -619,9 +636,9 @@ async def test_every_function_of_the_extension_has_its_statement(
         ("reclaim", "pgq_reclaim"),
         ("pop", "pgq_pop"),
         ("claim", "pgq_claim"),
-        ("create", "pgq_create_queue"),
-        ("configure", "pgq_configure_queue"),
-        ("drop", "pgq_drop_queue"),
+        ("create_queue", "pgq_create_queue"),
+        ("configure_queue", "pgq_configure_queue"),
+        ("drop_queue", "pgq_drop_queue"),
         ("purge", "pgq_purge"),
         ("retry_dead", "pgq_retry_dead"),
     ],
@@ -639,7 +656,8 @@ async def test_defaults_are_those_of_the_server(
     )
     server = {row["argument"]: row["expression"] for row in rows if row["expression"]}
     compared = 0
-    for name, parameter in inspect.signature(getattr(pgq.Queue, method)).parameters.items():
+    owner = pgq.Queue if hasattr(pgq.Queue, method) else pgq.Admin
+    for name, parameter in inspect.signature(getattr(owner, method)).parameters.items():
         if parameter.default is inspect.Parameter.empty or name not in server:
             continue
         expected = await pool.fetchval(f"select {server[name]}")
@@ -674,24 +692,27 @@ async def test_every_setting_of_a_queue_is_stored(pool: asyncpg.Pool[Any]) -> No
         "max_payload": 16,
         "description": "invoices",
     }
-    queue = pgq.Queue(pool, "set")
-    names = set(inspect.signature(queue.create).parameters) - {"if_not_exists", "connection"}
-    assert names == set(inspect.signature(queue.configure).parameters) - {"connection"}
+    queue, admin = pgq.Queue(pool, "set"), pgq.Admin(pool)
+    ignored = {"name", "if_not_exists", "connection"}
+    names = set(inspect.signature(admin.create_queue).parameters) - ignored
+    assert names == set(inspect.signature(admin.configure_queue).parameters) - ignored
     assert names == set(first)
-    await queue.create(**first)
+    await admin.create_queue(queue.name, **first)
     assert (await stored()).items() >= first.items()
     for name, value in first.items():
         other: Any = "continue" if name == "group_on_dead" else value * 2
-        await queue.configure(**{name: other})
+        await admin.configure_queue(queue.name, **{name: other})
         assert (await stored()).items() >= (first | {name: other}).items()
-        await queue.configure(**{name: value})
-    await queue.configure()
-    assert await queue.create(max_attempts=4, if_not_exists=True) is False
+        await admin.configure_queue(queue.name, **{name: value})
+    await admin.configure_queue(queue.name)
+    assert await admin.create_queue(queue.name, max_attempts=4, if_not_exists=True) is False
     assert (await stored()).items() >= first.items()
 
 
-async def test_a_queue_at_its_limit_gives_no_more_jobs(queue: pgq.Queue) -> None:
-    await queue.configure(max_active=2, rate_limit=3, rate_interval=timedelta(days=1))
+async def test_a_queue_at_its_limit_gives_no_more_jobs(queue: pgq.Queue, admin: pgq.Admin) -> None:
+    await admin.configure_queue(
+        queue.name, max_active=2, rate_limit=3, rate_interval=timedelta(days=1)
+    )
     ids = await queue.enqueue_many([1, 2, 3, 4, 5])
     jobs = await queue.dequeue(5)
     assert [job.id for job in jobs] == ids[:2]
@@ -705,7 +726,7 @@ async def test_a_queue_at_its_limit_gives_no_more_jobs(queue: pgq.Queue) -> None
 async def test_a_low_priority_that_has_waited_for_long_goes_first(
     pool: asyncpg.Pool[Any], queue: pgq.Queue
 ) -> None:
-    await queue.configure(priority_ageing=timedelta(hours=1))
+    await pgq.Admin(pool).configure_queue(queue.name, priority_ageing=timedelta(hours=1))
     first = await queue.enqueue("low", priority=1)
     second = await queue.enqueue("high", priority=3)
     await pool.execute(

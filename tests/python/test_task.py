@@ -230,7 +230,7 @@ async def test_a_schedule_adds_jobs_of_the_task(
 ) -> None:
     await send_email.schedule("daily", "@daily", SendEmail("ada"), connection=pool)
     await connection.execute("update pgq.schedule set next_at = now() - interval '1 second'")
-    await queue.maintain()
+    await pgq.Admin(pool).maintain()
     (job,) = await queue.dequeue()
     assert job.payload["to"] == "ada"
     assert job.headers is not None
@@ -334,7 +334,7 @@ async def test_a_result_that_will_never_be_is_told(
         await dead.result()
     with pytest.raises(pgq.JobCancelled, match="not wanted"):
         await cancelled.result()
-    await queue.configure(keep_completed=NO_TIME)
+    await pgq.Admin(pool).configure_queue(queue.name, keep_completed=NO_TIME)
     gone = await send_email.enqueue(SendEmail("ada"), connection=pool)
     await worker.run_until_idle()
     with pytest.raises(pgq.UnknownJob):

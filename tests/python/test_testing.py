@@ -104,7 +104,7 @@ async def test_nothing_runs_outside_the_block_or_for_other_queues(
     connection: Connection, worker: pgq.Worker
 ) -> None:
     other = pgq.Queue(connection, "other")
-    await other.create()
+    await pgq.Admin(connection).create_queue(other.name)
     with testing.inline(worker):
         other_id = await other.enqueue(1)
     handle = await send.enqueue(Email("ada"), connection=connection)
@@ -177,7 +177,7 @@ async def test_a_job_runs_only_if_it_can_be_claimed_and_only_once(
             [Email("ada")] * 3, dedupe_key=lambda email: email.to, connection=connection
         )
         follows = await send.enqueue(Email("eve"), after=[many[0].id], connection=connection)
-        await pgq.Queue(connection).pause()
+        await pgq.Admin(connection).pause("default")
         paused = await send.enqueue(Email("ada"), connection=connection)
     assert await state(connection, later.id) == ("scheduled", 0)
     assert await state(connection, waits.id) == ("waiting", 0)

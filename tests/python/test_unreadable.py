@@ -113,7 +113,7 @@ async def test_what_cannot_be_read_is_tried_again_as_the_queue_says(
     @worker.handler("default")
     async def handle(_: pgq.Job) -> None: ...
 
-    await queue.configure(backoff_base=timedelta(hours=1))
+    await pgq.Admin(pool).configure_queue(queue.name, backoff_base=timedelta(hours=1))
     bad = await put(connection, "payload", LONG, attempts=2)
     await within(worker.run_until_idle())
     assert await states(queue, [pgq.JobId(bad)]) == [("scheduled", 1)]

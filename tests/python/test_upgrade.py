@@ -196,7 +196,7 @@ async def test_an_update_waits_for_an_open_transaction_without_stopping_the_queu
             done[job.id] += 1
 
         exact = pgq.Queue(pool, "exact")
-        await exact.create()
+        await pgq.Admin(pool).create_queue(exact.name)
         transaction = old.transaction()
         await transaction.start()
         await old.fetch("select * from pgq_queues")
@@ -444,5 +444,5 @@ async def test_the_package_works_with_the_release_before(dsn: Dsn) -> None:
                 statement: str = getattr(_sql, name.removeprefix("pgq."))
                 await session.prepare(statement.replace("@", ""))
         queue = pgq.Queue(session, "old")
-        await queue.create(max_attempts=3)
-        await queue.configure(max_attempts=4)
+        await pgq.Admin(session).create_queue(queue.name, max_attempts=3)
+        await pgq.Admin(session).configure_queue(queue.name, max_attempts=4)

@@ -17,8 +17,8 @@ from typing import Any
 import asyncpg
 import pgq
 import pytest
-from pgq._link import backoff
-from pgq._listen import Listener
+from pgq._worker.link import backoff
+from pgq._worker.listen import Listener
 
 from .conftest import TEMPLATE, serve
 from .sessions import (

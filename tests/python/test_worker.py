@@ -16,9 +16,9 @@ from typing import Any
 import asyncpg
 import pgq
 import pytest
-from pgq._heartbeat import Heartbeat
-from pgq._link import Link, Outage
-from pgq._settle import Settler
+from pgq._worker.heartbeat import Heartbeat
+from pgq._worker.link import Link, Outage
+from pgq._worker.settle import Settler
 from pgserver import PATIENCE, Server
 
 from .sessions import Connection, started, stop_clock, within
@@ -316,7 +316,7 @@ async def test_of_a_long_traceback_the_end_is_kept(
     job_id = await queue.enqueue(1, max_attempts=1)
     failed = asyncio.Event()
     Watch(monkeypatch, "fail").then = lambda _: failed.set()
-    monkeypatch.setattr("pgq._settle._ERROR_CHARACTERS", 10)
+    monkeypatch.setattr("pgq._worker.settle._ERROR_CHARACTERS", 10)
 
     @worker.handler("default")
     async def handle(_: pgq.Job) -> None:
@@ -351,7 +351,7 @@ async def test_only_claims_may_be_lost_in_a_crash(
     pool: asyncpg.Pool[Any], queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     second = pgq.Queue(pool, "second")
-    await second.create()
+    await pgq.Admin(pool).create_queue(second.name)
     # The first claim after a start is durable in any event.
     await pool.execute("select from pgq_dequeue()")
     await pool.execute(
@@ -772,7 +772,7 @@ async def test_a_worker_survives_a_restart_of_the_server(
 async def test_handlers_of_several_queues_run_side_by_side(
     pool: asyncpg.Pool[Any], worker: pgq.Worker
 ) -> None:
-    await pgq.Queue(pool, "other").create()
+    await pgq.Admin(pool).create_queue("other")
     both = {name: asyncio.Event() for name in ("default", "other")}
     for name in both:
         await pgq.Queue(pool, name).enqueue(name)
@@ -954,7 +954,7 @@ async def test_a_heartbeat_without_a_loop_ends_the_worker(
     @worker.handler("default")
     async def handle(_: pgq.Job) -> None: ...
 
-    monkeypatch.setattr("pgq._heartbeat.asyncio.run", run)
+    monkeypatch.setattr("pgq._worker.heartbeat.asyncio.run", run)
     with pytest.raises(OSError, match="too many open files"):
         await within(worker.run())
 

@@ -95,7 +95,8 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.time = timedelta(0)
-        patch.setattr("pgq._run.time", self)
+        for name in ("attempt", "claim", "holding", "lost"):
+            patch.setattr(f"pgq._worker.{name}.time", self)
 
     def monotonic(self) -> float:
         return self.time.total_seconds()
@@ -187,5 +188,5 @@ def errors_of_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             ends.append(repr(exc))
             raise
 
-    monkeypatch.setattr("pgq._run.instrumentation", [instrument])
+    monkeypatch.setattr("pgq._worker.handle.instrumentation", [instrument])
     return ends

@@ -1,5 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
+from pgq._admin import Admin
+from pgq._calls import Connection, Executor
 from pgq._errors import (
     ConnectionLost,
     DuplicateKey,
@@ -42,13 +44,14 @@ from pgq._models import (
     Unreadable,
 )
 from pgq._outcomes import Cancel, GiveUp, Retry, Settled, Snooze
-from pgq._queue import Connection, Executor, Queue
+from pgq._queue import Queue
 from pgq._register import register
-from pgq._run import Endpoint, Middleware
 from pgq._task import JobHandle, Task, task
-from pgq._worker import Worker
+from pgq._worker.config import Endpoint, Middleware
+from pgq._worker.worker import Worker
 
 __all__ = [
+    "Admin",
     "AfterOnDead",
     "Cancel",
     "Connection",

@@ -8,6 +8,8 @@ from typing import Final
 
 import asyncpg
 
+from pgq import _sql
+
 
 class Error(Exception):
     """Base of all errors of pgq.
@@ -127,11 +129,14 @@ class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
 
 
-# What is missing is a column, a table, a row type, a function, or what the plan of a statement
-# names.
-_MISSING: Final = frozenset({"42703", "42P01", "42804", "42883", "XX000"})
-_IN_PGQ: Final = re.compile(r"^(PL/pgSQL|SQL) function (pgq\.|(\w+\.)?pgq_)", re.MULTILINE)
-_WITH_OID: Final = re.compile(r"could not open relation with OID|cache lookup failed for ")
+# What is missing is a column, a table, a row type, a function, or what a plan names: an internal
+# error of the parts of the server that look it up.
+_INTERNAL: Final = "XX000"
+_MISSING: Final = frozenset({"42703", "42P01", "42804", "42883", _INTERNAL})
+_LOOKS_UP: Final = frozenset(
+    {"aclchk.c", "fmgr.c", "funcapi.c", "lsyscache.c", "pl_comp.c", "relation.c", "typcache.c"}
+)
+_WATCHES: Final = frozenset({_sql.WATCH, _sql.UNWATCH})
 _UPDATED_HINT: Final = "The extension was updated while the call was waiting: repeat it."
 
 # The server has ended the session, or takes none; so has class 08.
@@ -189,10 +194,14 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     """
     sqlstate: str = error.sqlstate or ""
     message = str(error.args[0]) if error.args else ""
+    # An error has a context if a function has met it, and not the statement that calls it.
+    is_inside = error.context is not None
     # Others may be missing as well: what a condition of `watch` calls, the schema of a table.
-    is_watch = "pgq_watch" in statement or "pgq_unwatch" in statement
-    is_missing = sqlstate in _MISSING and (sqlstate != "XX000" or _WITH_OID.match(message))
-    if is_missing and not is_watch and _IN_PGQ.search(error.context or ""):
+    is_watch = statement in _WATCHES
+    is_missing = sqlstate in _MISSING and (
+        sqlstate != _INTERNAL or error.server_source_filename in _LOOKS_UP
+    )
+    if is_missing and is_inside and not is_watch:
         return SerializationFailure(
             message, sqlstate=sqlstate, detail=error.detail, hint=_UPDATED_HINT
         )
@@ -200,13 +209,14 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
     kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
     if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
         return None  # the latter has 0A000 too, but is about a changed schema
-    if kind is NotInstalled and is_watch and not (sqlstate == "42883" and "pgq_" in message):
+    if kind is NotInstalled and is_watch and (is_inside or sqlstate != "42883"):
         return None
     hint = _INSTALL_HINT if kind is NotInstalled else error.hint
     if sqlstate in ("26000", "42P05"):
         hint = _POOLER_HINT
-    if (number := re.search(r"query argument \$\d+", message)) is not None:
-        named = re.search(rf"(\w+) => {re.escape(number[0].split()[-1])}\b", statement)
+    # asyncpg has the number of an argument that it cannot send in its text only.
+    if (number := re.search(r"query argument (\$\d+)", message)) is not None:
+        named = re.search(rf"(\w+) => {re.escape(number[1])}\b", statement)
         if named is not None:
             message = message.replace(number[0], f"argument {named[1]}", 1)
     return kind(message, sqlstate=sqlstate, detail=error.detail, hint=hint)

@@ -15,6 +15,8 @@ from pgq._models import Job
 
 log: Final = logging.getLogger("pgq")
 
+_OWN: Final = {"pgq", "pgq._worker"}
+
 
 def about(job: Job) -> dict[str, object]:
     """Return the `extra` of a record about a job."""
@@ -34,6 +36,6 @@ def trouble(error: BaseException, pause: float = 0.0) -> dict[str, object]:
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return an error and its traceback from where the worker calls what is not its own."""
     begin = error.__traceback__
-    while begin is not None and begin.tb_frame.f_globals.get("__package__") == __package__:
+    while begin is not None and begin.tb_frame.f_globals.get("__package__") in _OWN:
         begin = begin.tb_next
     return type(error), error, begin or error.__traceback__

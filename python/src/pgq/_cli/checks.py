@@ -24,9 +24,9 @@ from pgq._cli.finding import (
     some,
     terminate,
 )
-from pgq._listen import DeafError, prove
 from pgq._sql import NOTIFY
 from pgq._version import PACKAGE, is_supported, remedy
+from pgq._worker.listen import DeafError, prove
 
 _FIRST_VERSION: Final = 140000
 _NEXT_VERSION: Final = 190000

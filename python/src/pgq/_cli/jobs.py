@@ -171,7 +171,7 @@ async def _retry(client: Client, job_ids: tuple[int, ...]) -> None:
 async def _retry_queue(client: Client, queue: str) -> None:
     """Retry in batches, until there is none, or one has died again meanwhile."""
     retried: dict[int, None] = {}
-    while ids := await client.queue(queue).retry_dead():
+    while ids := await client.admin().retry_dead(queue):
         if not retried.keys().isdisjoint(ids):
             break
         retried.update(dict.fromkeys(ids))
@@ -330,11 +330,10 @@ async def _is_asked(client: Client, job_id: int) -> bool:
 
 @connected
 async def _cancel_in_queue(client: Client, name: str, key: str | None, *, force: bool) -> None:
-    queue = client.queue(name)
     if key is None:
-        count = await queue.cancel_all(force=force)
+        count = await client.admin().cancel_all(name, force=force)
         output.say(f"{output.jobs_are(count)} cancelled", queue=name, cancelled=count)
-    elif await queue.cancel_key(key, force=force):
+    elif await client.queue(name).cancel_key(key, force=force):
         output.say(f"the job with the key {key} is cancelled", queue=name, cancelled=1)
     else:
         message = f"no live job has the key {key}, or it is active: then its worker is told"

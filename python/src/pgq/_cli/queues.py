@@ -12,13 +12,13 @@ from typing import Any, Final, cast
 import asyncpg
 import click
 
+from pgq._admin import Admin
 from pgq._cli import output, params, sql
 from pgq._cli.base import Client, Command, Group, connected, settings
 from pgq._cli.errors import Failure
 from pgq._cli.output import Column
 from pgq._errors import QueueInUse
 from pgq._models import JobState
-from pgq._queue import Queue
 
 COLUMNS: Final = (
     Column("queue"),
@@ -117,7 +117,7 @@ def queue() -> None:
 @connected
 async def create(client: Client, /, name: str, **options: Any) -> None:
     """Create a queue. The help names the default of each setting."""
-    created = await client.queue(name).create(**_given(options))
+    created = await client.admin().create_queue(name, **_given(options))
     output.say(
         f"queue {name} is created" if created else f"queue {name} exists already",
         queue=name,
@@ -142,7 +142,7 @@ def configure(name: str, **options: Any) -> None:
 
 @connected
 async def _configure(client: Client, name: str, options: dict[str, Any]) -> None:
-    await client.queue(name).configure(**options)
+    await client.admin().configure_queue(name, **options)
     given = ", ".join(
         f"{option.replace('_', '-')} {_setting(value)}" for option, value in options.items()
     )
@@ -177,13 +177,14 @@ async def show(client: Client, name: str) -> None:
     if settings().json:
         output.print_json(rows[0])
         return
-    defaults = inspect.signature(Queue.create).parameters
+    arguments = inspect.signature(Admin.create_queue).parameters.values()
+    defaults = {one.name: one.default for one in arguments if one.default is not one.empty}
     shown = [
         {
-            "mark": "*" if value != defaults[column].default else "",
+            "mark": "*" if value != defaults[column] else "",
             "setting": column.replace("_", "-"),
             "value": _setting(value),
-            "default": _setting(defaults[column].default),
+            "default": _setting(defaults[column]),
         }
         for column, value in rows[0].items()
         if column in defaults
@@ -212,7 +213,7 @@ def unknown_queue(name: str) -> Failure:
 async def drop(client: Client, name: str, *, force: bool) -> None:
     """Drop a queue. Exits with 1 if it holds live or dead jobs, unless forced."""
     try:
-        await client.queue(name).drop(force=force)
+        await client.admin().drop_queue(name, force=force)
     except QueueInUse as exc:
         hint = "Drop it with --force to delete its live and dead jobs, too."
         raise Failure(f"{exc.args[0]}. Hint: {hint}") from exc
@@ -224,7 +225,7 @@ async def drop(client: Client, name: str, *, force: bool) -> None:
 @connected
 async def pause(client: Client, name: str) -> None:
     """Hand out no more jobs of a queue. Active jobs go on, and enqueue works."""
-    await client.queue(name).pause()
+    await client.admin().pause(name)
     output.say(f"queue {name} is paused", queue=name, paused=True)
 
 
@@ -236,7 +237,7 @@ async def resume(client: Client, name: str) -> None:
     rows: list[dict[str, Any]] = []
     with suppress(asyncpg.InsufficientPrivilegeError):  # who may manage need not observe
         rows = await client.fetch(sql.QUEUE_SETTINGS, name)
-    await client.queue(name).resume()
+    await client.admin().resume(name)
     done = "is resumed" if all(row["paused"] for row in rows) else "was not paused"
     output.say(f"queue {name} {done}", queue=name, paused=False)
 
@@ -251,7 +252,7 @@ async def unblock(client: Client, name: str, group_key: str) -> None:
     Groups are blocked in queues with --group-on-dead block. Exits with 1 if the group is not
     blocked.
     """
-    if not await client.queue(name).unblock(group_key):
+    if not await client.admin().unblock(name, group_key):
         raise Failure(f"the group {group_key} of {name} is not blocked")
     output.say(f"group {group_key} goes on", queue=name, group_key=group_key, unblocked=True)
 
@@ -283,5 +284,5 @@ def purge(name: str, states: tuple[str, ...], *, yes: bool) -> None:
 
 @connected
 async def _purge(client: Client, name: str, states: tuple[str, ...]) -> None:
-    count = await client.queue(name).purge(cast("tuple[JobState, ...]", states))
+    count = await client.admin().purge(name, cast("tuple[JobState, ...]", states))
     output.say(f"{output.jobs_are(count)} deleted", queue=name, deleted=count)

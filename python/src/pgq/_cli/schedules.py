@@ -86,7 +86,7 @@ def add(
 
 @connected
 async def _add(client: Client, name: str, queue: str, options: dict[str, Any]) -> None:
-    first = await client.queue(queue, dumps=params.dumps).schedule(name, **options)
+    first = await client.admin(dumps=params.dumps).schedule(name, queue=queue, **options)
     output.say(f"schedule {name}: next {output.text(first)}", schedule=name, next_at=first)
 
 
@@ -95,7 +95,7 @@ async def _add(client: Client, name: str, queue: str, options: dict[str, Any]) -
 @connected
 async def remove(client: Client, name: str) -> None:
     """Remove a schedule. Jobs that it has added stay."""
-    _check(name, done=await client.queue().unschedule(name))
+    _check(name, done=await client.admin().unschedule(name))
     output.say(f"schedule {name} is removed", schedule=name, removed=True)
 
 
@@ -104,7 +104,7 @@ async def remove(client: Client, name: str) -> None:
 @connected
 async def pause_schedule(client: Client, name: str) -> None:
     """Let a schedule add no more jobs."""
-    _check(name, done=await client.queue().pause_schedule(name))
+    _check(name, done=await client.admin().pause_schedule(name))
     output.say(f"schedule {name} is paused", schedule=name, paused=True)
 
 
@@ -113,7 +113,7 @@ async def pause_schedule(client: Client, name: str) -> None:
 @connected
 async def resume_schedule(client: Client, name: str) -> None:
     """Let a paused schedule go on with its next time."""
-    _check(name, done=await client.queue().resume_schedule(name))
+    _check(name, done=await client.admin().resume_schedule(name))
     output.say(f"schedule {name} is resumed", schedule=name, paused=False)
 
 

@@ -1,4 +1,4 @@
-"""The statements of the command line beside those of `pgq.Queue`; see `pgq._sql.in_schema`."""
+"""The statements of the command line that no method has; see `pgq._sql.in_schema`."""
 
 from typing import Final
 

@@ -24,9 +24,9 @@ from pgq._cli import logs
 from pgq._cli.base import Command, Settings, server_settings, settings
 from pgq._cli.errors import Failure, Misuse
 from pgq._cli.supervisor import Supervisor
-from pgq._run import SUPERVISED
 from pgq._task import Task
-from pgq._worker import Worker
+from pgq._worker.run import SUPERVISED
+from pgq._worker.worker import Worker
 
 # Frames of what imports, not of what is imported.
 _OURS: Final = (

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
+from pgq._calls import Connection, PooledConnection, acquire
 from pgq._errors import Error, SerializationFailure
 from pgq._log import about_worker, log, trouble
-from pgq._queue import Connection, PooledConnection, acquire
 
 T = TypeVar("T")
 Call: TypeAlias = Callable[..., Awaitable[T]]  # a method of Queue; takes connection=
@@ -318,6 +318,12 @@ def is_silent(exc: BaseException) -> bool:
             asyncpg.PostgresConnectionError,
         ),
     )
+
+
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Sleep for so long, but not after a stop."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), seconds)
 
 
 def backoff() -> Iterator[float]:

@@ -14,13 +14,13 @@ from typing import Any, Final, TypeAlias
 
 import asyncpg
 
-from pgq._call import call_aside
 from pgq._errors import JobHeld
-from pgq._link import Outage
 from pgq._log import log, trouble
 from pgq._models import Job, Token
 from pgq._queue import Queue
 from pgq._version import check
+from pgq._worker.call import call_aside
+from pgq._worker.link import Outage
 
 Connect: TypeAlias = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 

@@ -8,25 +8,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar, cast
-
-import asyncpg
+from typing import Any, Final, TypeVar
 
 from pgq import _sql
-from pgq._heartbeat import STUCK
-from pgq._link import Call, Link, backoff, is_transient
+from pgq._calls import Connection
 from pgq._log import about, log, traced, trouble
 from pgq._models import Job
 from pgq._outcomes import Cancel, GiveUp, Retry, Snooze
-from pgq._queue import Connection, Queue
+from pgq._queue import Queue
+from pgq._worker.heartbeat import STUCK
+from pgq._worker.link import Call, Link, backoff, is_transient
 
 T = TypeVar("T")
 
 _ERROR_CHARACTERS: Final = 20_000
-
-# Somebody may have a job locked for hours: an outcome waits for that only as long as the others
-# can wait for it, and is tried again later.
-_LOCK_MILLISECONDS: Final = 500
 _STUCK_SECONDS: Final = 2.0
 
 
@@ -41,18 +36,14 @@ class _Other:
     is_unsure: bool = False  # an earlier call may have written it
 
 
-class _Impatient:
-    """A connection on which a call fails where it would wait long for a lock."""
+class Impatient(Queue):
+    """A queue whose outcomes fail where they would wait long for a lock.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    Somebody may have a job locked for hours: an outcome waits for that only as long as the others
+    can wait for it, and is tried again later.
+    """
 
-    async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
-        hurried = _sql.impatient(statement, _LOCK_MILLISECONDS)
-        return await self._connection.fetch(hurried, *args)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+    _instead = _sql.IMPATIENT
 
 
 class Settler:
@@ -194,13 +185,9 @@ class Settler:
         Raises one of `STUCK` if a locked row may be in its way.
         """
         is_unsure = False
-
-        async def hurried(*, connection: Connection) -> T:
-            return await call(connection=cast("Connection", _Impatient(connection)))
-
         for pause in backoff():
             try:
-                return await self._link.run(hurried), is_unsure
+                return await self._link.run(call), is_unsure
             except STUCK:
                 raise
             except Exception as exc:

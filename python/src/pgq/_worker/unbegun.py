@@ -6,19 +6,25 @@ the lock and leaves the file. On Windows, which has no such locks, nothing is ke
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import IO, Any, Final
 from weakref import WeakSet
 
-from pgq._log import log, trouble
+from pgq import _sql
+from pgq._calls import Connection
+from pgq._log import about_worker, log, trouble
 from pgq._models import Job, JobId, Token
+from pgq._queue import Queue
+from pgq._worker.link import Link
 
 if sys.platform != "win32":
     import fcntl
@@ -29,7 +35,20 @@ _SIZE: Final = _NUMBER * _RECEIPT.size
 _PREFIX: Final = "pgq-unbegun-"
 
 
-class Unbegun:
+class Unkept:
+    """Keeps no receipts: where there is no file for them."""
+
+    def add(self, jobs: Iterable[Job[Any]]) -> None:
+        """Keep the receipts of claimed jobs."""
+
+    def discard(self, token: Token | None) -> None:
+        """Drop a receipt, if it is kept: the job begins, or is not held any more."""
+
+    def close(self) -> None:
+        """Remove the file, unless it has receipts: of jobs that could not be given back."""
+
+
+class Unbegun(Unkept):
     """Receipts in a file that outlives this process.
 
     To write one takes one system call, some two microseconds, and nothing on the network.
@@ -65,21 +84,18 @@ class Unbegun:
         return self.path.rename(self.path.with_name(f"{_PREFIX}{whose}-{self.path.name}"))
 
     def add(self, jobs: Iterable[Job[Any]]) -> None:
-        """Keep the receipts of claimed jobs."""
         for job in jobs:
             if self._free:
                 place = self._places[job.token] = self._free.pop()
                 self._write(place, _RECEIPT.pack(job.id, job.token))
 
     def discard(self, token: Token | None) -> None:
-        """Drop a receipt, if it is kept: the job begins, or is not held any more."""
         place = self._places.pop(token, None)
         if place is not None:
             self._free.append(place)
             self._write(place, bytes(_RECEIPT.size))
 
     def close(self) -> None:
-        """Remove the file, unless it has receipts: of jobs that could not be given back."""
         if not self._places:
             self._remove()
         self._places, self._free = {}, []
@@ -107,6 +123,65 @@ def _let_go() -> None:
     """Close the files in a forked process, which may live longer than the worker."""
     for unbegun in _open:
         unbegun.file.close()
+
+
+async def keep(worker: str, queue: Queue, link: Link, stopping: asyncio.Event) -> Unkept:
+    """Give back what killed workers had claimed and not begun, and keep the same for the next one.
+
+    Args:
+        worker: its name.
+        queue: any queue.
+        link: the connection.
+        stopping: is set when no more is to be given back.
+    """
+    if sys.platform == "win32":
+        return Unkept()
+    try:
+        whose = await link.run(_whose)
+        for path, receipts in left(whose):
+            if await _release(receipts, worker, queue, link, stopping):
+                path.unlink(missing_ok=True)
+        return Unbegun(whose)
+    except Exception as exc:  # noqa: BLE001 the worker does its work without
+        log.warning(
+            "jobs that are claimed and not begun are counted if the worker is killed: %r",
+            exc,
+            extra=trouble(exc),
+        )
+        return Unkept()
+
+
+async def _whose(*, connection: Connection) -> str:
+    """Return what tells a database and role from all others."""
+    value: str = await connection.fetchval(_sql.WHOSE)
+    return value
+
+
+async def _release(
+    receipts: list[tuple[JobId, Token]],
+    worker: str,
+    queue: Queue,
+    link: Link,
+    stopping: asyncio.Event,
+) -> bool:
+    """Give jobs back; tell whether that was done to the end."""
+    given_back = 0
+    try:
+        for receipt in receipts:
+            if stopping.is_set():
+                return False
+            given_back += await link.run(partial(queue.release, receipt))
+    except Exception as exc:  # noqa: BLE001 the leases run out
+        log.warning("jobs that were not begun cannot be given back: %r", exc, extra=trouble(exc))
+        return False
+    finally:
+        if given_back:
+            log.info(
+                "jobs that a killed worker had not begun are given back: %d",
+                given_back,
+                extra=about_worker(worker),
+            )
+    return True
 
 
 def left(whose: str) -> Iterator[tuple[Path, list[tuple[JobId, Token]]]]:

@@ -10,19 +10,17 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from pgq._call import InThread, Threads
+from pgq._calls import Connection, Executor
 from pgq._errors import JobHeld, LeaseLost, NotClaimable, UnknownJob
-from pgq._link import Call
 from pgq._log import log, trouble
 from pgq._models import Job
 from pgq._outcomes import Outcome, Settled
-from pgq._processes import Processes
-from pgq._queue import Connection, Executor, Queue
-from pgq._run import (
+from pgq._queue import Queue
+from pgq._worker.call import InThread, Threads
+from pgq._worker.config import Consumer, Settings
+from pgq._worker.handle import (
     DEADLINE_PASSED,
-    Consumer,
     RolledBack,
-    Settings,
     call_and_complete,
     decoded,
     endpoint,
@@ -31,7 +29,9 @@ from pgq._run import (
     tell,
     text_of,
 )
-from pgq._settle import end
+from pgq._worker.link import Call
+from pgq._worker.processes import Processes
+from pgq._worker.settle import end
 
 T = TypeVar("T")
 

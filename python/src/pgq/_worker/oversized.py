@@ -12,16 +12,17 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import asyncpg
 
 from pgq import _sql
+from pgq._calls import Connection
 from pgq._errors import JobHeld, NotClaimable, PayloadTooLong, UnknownJob
-from pgq._link import Call, Link, answered, backoff
 from pgq._log import about, log
 from pgq._models import Job
-from pgq._queue import Connection, Queue
+from pgq._queue import Queue
+from pgq._worker.link import Call, Link, answered, backoff
 
 # A text of more than 1 GB, as different parts of the server say it; no memory for one.
 _NO_MEMORY: Final = "53200"
@@ -41,27 +42,21 @@ def _may_be_read_later(exc: Exception) -> bool:
     return isinstance(exc, TimeoutError) or getattr(exc, "sqlstate", None) == _NO_MEMORY
 
 
-class _Blind:
-    """A connection on which jobs come without payload, headers and checkpoint."""
+class Blind(Queue):
+    """A queue whose jobs come without payload, headers and checkpoint."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
-        return await self._connection.fetch(_sql.blind(statement), *args)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+    _instead = _sql.BLIND
 
 
 async def claim_one(
-    link: Link, queue: Queue, timeout: timedelta, worker: str
+    link: Link, queue: Queue, blind: Blind, timeout: timedelta, worker: str
 ) -> tuple[float, list[Job[Any]]]:
     """Claim the next job that can be read, and fail those before it that cannot.
 
     Args:
         link: the connection.
         queue: the queue.
+        blind: the same queue.
         timeout: the lease, and how long the server may take to answer.
         worker: the name of the worker.
 
@@ -69,8 +64,9 @@ async def claim_one(
         Since when the job may be leased, and the job.
     """
     pauses = backoff()
-    while (job_id := await link.run(partial(_peek, queue, timeout))) is not None:
+    while (job_id := await link.run(partial(_peek, blind, timeout))) is not None:
         claim = partial(queue.claim, job_id, timeout, worker=worker)
+        claim_blindly = partial(blind.claim, job_id, timeout, worker=worker)
         begun = time.monotonic()
         try:
             return begun, [await link.run(claim, timeout.total_seconds())]
@@ -84,7 +80,8 @@ async def claim_one(
 
         reason = f"the job cannot be read: {error or 'the server did not answer in time'}"
         try:
-            job = await _fail(link, queue, claim, reason, may_retry=_may_be_read_later(error))
+            may_retry = _may_be_read_later(error)
+            job = await _fail(link, queue, claim_blindly, reason, may_retry=may_retry)
         except (JobHeld, NotClaimable, UnknownJob):  # another worker has failed it
             continue
         log.warning(
@@ -97,13 +94,12 @@ async def claim_one(
     return time.monotonic(), []
 
 
-async def _peek(queue: Queue, timeout: timedelta, *, connection: Connection) -> int | None:
+async def _peek(blind: Blind, timeout: timedelta, *, connection: Connection) -> int | None:
     """Return the id of the job that a claim would get."""
     opened = connection.transaction()
     await opened.start()
     try:
-        blind = cast("Connection", _Blind(connection))
-        jobs = await queue.dequeue(1, timeout, connection=blind)
+        jobs = await blind.dequeue(1, timeout, connection=connection)
     finally:
         with suppress(Exception):  # the server does it as the connection ends
             await answered(connection, opened.rollback(), _ROLLBACK_SECONDS)
@@ -115,7 +111,7 @@ async def _fail(
 ) -> Job[Any]:
     # In one call: nobody takes the job for that of a lost claim meanwhile.
     async def claim_and_fail(*, connection: Connection) -> Job[Any]:
-        job = await claim(connection=cast("Connection", _Blind(connection)))
+        job = await claim(connection=connection)
         await queue.fail(job, reason, retryable=may_retry, connection=connection)
         return job
 

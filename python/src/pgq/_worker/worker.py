@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import sys
-import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from types import NoneType
@@ -17,15 +14,18 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, o
 
 import asyncpg
 
-from pgq._child import LOADED
+from pgq._calls import Dumps, Executor
 from pgq._errors import expect
-from pgq._heartbeat import Connect, connect_like
 from pgq._models import Job
-from pgq._queue import DEFAULT_TIMEOUT, Dumps, Executor, Queue
+from pgq._queue import DEFAULT_TIMEOUT, Queue
 from pgq._rows import Loads, read_json
-from pgq._run import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Run, Settings
-from pgq._single import Single
 from pgq._task import Task
+from pgq._worker.child import LOADED
+from pgq._worker.config import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Settings
+from pgq._worker.heartbeat import Connect, connect_like
+from pgq._worker.run import QueueT, Run
+from pgq._worker.signals import signals
+from pgq._worker.single import Single
 
 Handler: TypeAlias = Callable[[Job[Any]], Any]
 TransactionHandler: TypeAlias = Callable[[Job[Any], Any], Awaitable[Any]]
@@ -124,8 +124,8 @@ class Worker:
             raise ValueError("grace must not be negative")
         self._pool = pool
         self._connect = connect
-        # Results come to it as text.
-        self._new_queue = partial(Queue, schema=schema, dumps=lambda text: text, loads=loads)
+        self._schema = schema
+        self._loads = loads
         self._middleware: list[Middleware] = []
         self._before: list[BeforeHook] = []
         self._after: list[AfterHook] = []
@@ -366,8 +366,14 @@ class Worker:
             UnknownTask: the worker has none for the job; the attempt has failed.
             LeaseLost: the handler, or somebody else, has ended the job.
         """
-        queue = self._new_queue(connection)
+        queue = self._new_queue(connection, Queue)
         return await Single(self._settings, queue, connection, self._consumers).run(job_id)
+
+    def _new_queue(
+        self, executor: Executor, kind: type[QueueT], name: str = "default", /
+    ) -> QueueT:
+        # Results come to it as text.
+        return kind(executor, name, schema=self._schema, dumps=lambda text: text, loads=self._loads)
 
     def stop(self) -> None:
         """Begin a graceful stop; `run` returns when it is done. Before a run it stops the next."""
@@ -395,15 +401,7 @@ class Worker:
             )
         if pool is None:
             raise ValueError("the worker has no pool")
-        handled = [task for consumer in self._consumers.values() for task in consumer.all_tasks()]
-        if not handled:
-            raise ValueError("the worker has no handler")
-        for queue, consumer in self._consumers.items():
-            if not consumer.all_tasks():
-                raise ValueError(f"the worker has no handler for queue {queue!r}")
-        needed = 3 if any(task.transaction for task in handled) else 2
-        if pool.get_max_size() < needed:
-            raise ValueError(f"the worker needs a pool of at least {needed} connections")
+        _check_size(pool, self._consumers)
         run = self._run = Run(
             self._settings,
             pool,
@@ -415,65 +413,25 @@ class Worker:
         if self._stops:
             run.stop()
         try:
-            with _signals.stop(run) if handle_signals else nullcontext():
+            with signals.stop(run) if handle_signals else nullcontext():
                 await run.main()
         finally:
             self._run, self._stops = None, False
 
 
-class _Signals:
-    """Lets SIGTERM and SIGINT stop the runs of the main thread, where signals can be handled.
-
-    What the application has added to the loop is called, too: it could not be put back.
-    """
-
-    def __init__(self) -> None:
-        self._runs: list[Run] = []
-        self._before: dict[signal.Signals, Any] = {}
-
-    @contextmanager
-    def stop(self, run: Run) -> Generator[None, None, None]:
-        """Let them stop a run while the block lasts."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        if not self._runs:
-            self._replace()
-        self._runs.append(run)
-        try:
-            yield
-        finally:
-            self._runs.remove(run)
-            if not self._runs:
-                self._restore()
-
-    def _replace(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(number) is not None:  # else it is not Python's, nor to be restored
-                self._before[number] = signal.signal(number, self._signalled)
-                signal.siginterrupt(number, False)
-
-    def _restore(self) -> None:
-        while self._before:
-            number, action = self._before.popitem()
-            if signal.getsignal(number) == self._signalled:
-                signal.signal(number, action)
-
-    def forget(self) -> None:
-        """In a process that was forked: the runs are its parent's."""
-        self._runs.clear()
-        self._restore()
-
-    def _signalled(self, number: int, _: object) -> None:
-        for run in self._runs:
-            run.signalled(number)
-
-
-_signals = _Signals()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_signals.forget)
-
-
 def _expect_pool(pool: object) -> None:
     if not hasattr(pool, "get_max_size"):  # as an application's own wrapper of a pool has
         expect("pool", pool, asyncpg.Pool, NoneType)
+
+
+def _check_size(pool: asyncpg.Pool[Any], consumers: Mapping[str, Consumer]) -> None:
+    """Refuse a pool that is too small for the handlers, and queues without any."""
+    handled = [task for consumer in consumers.values() for task in consumer.all_tasks()]
+    if not handled:
+        raise ValueError("the worker has no handler")
+    for queue, consumer in consumers.items():
+        if not consumer.all_tasks():
+            raise ValueError(f"the worker has no handler for queue {queue!r}")
+    needed = 3 if any(task.transaction for task in handled) else 2
+    if pool.get_max_size() < needed:
+        raise ValueError(f"the worker needs a pool of at least {needed} connections")

@@ -15,10 +15,10 @@ import asyncpg
 
 from pgq import _sql
 from pgq._errors import NotInstalled, NotPermitted, UnknownQueue
-from pgq._heartbeat import CONNECT_SECONDS, Connect
-from pgq._link import Outage, backoff
 from pgq._log import log, trouble
 from pgq._queue import DEFAULT_TIMEOUT, Queue
+from pgq._worker.heartbeat import CONNECT_SECONDS, Connect
+from pgq._worker.link import Outage, backoff
 
 Notify: TypeAlias = Callable[[str], Awaitable[object]]  # sends a notification to a channel
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import inspect
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -159,12 +158,6 @@ class _Thread:
             while (call := self._calls.get()) is not None:
                 call()
                 del call  # what it refers to is not to be kept
-
-
-def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Tell whether a function, or the call of an object, is a coroutine."""
-    called = getattr(function, "__call__", None)  # noqa: B004 of an object that is not a function
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 async def call_aside(function: Callable[[], T]) -> T:

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from pgq._call import call_aside
-from pgq._child import LENGTH, SIGNALS, Failure, Main, Request
 from pgq._models import Job
+from pgq._worker.call import call_aside
+from pgq._worker.child import LENGTH, SIGNALS, Failure, Main, Request
 
 _IDLE_SECONDS: Final = 300.0  # after which a process is not kept
 
 # Nothing is imported before the path is this process's: not from the current directory either.
-_PROGRAM: Final = "import sys; sys.path[:] = {}; from pgq._child import main; main({})"
+_PROGRAM: Final = "import sys; sys.path[:] = {}; from pgq._worker.child import main; main({})"
 
 
 class BrokenWorkerProcess(Exception):  # noqa: N818 what others call it

@@ -1,0 +1,149 @@
+"""One way to the server: runs the functions of the extension, and says what their errors mean."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+
+import asyncpg
+import asyncpg.pool
+
+from pgq import _sql
+from pgq._errors import ConnectionLost, WrongTransaction, expect, translate
+from pgq._models import JobId
+
+if TYPE_CHECKING:
+    PooledConnection: TypeAlias = asyncpg.pool.PoolConnectionProxy[Any]
+    Connection: TypeAlias = asyncpg.Connection[Any] | PooledConnection
+    Executor: TypeAlias = asyncpg.Pool[Any] | Connection
+else:  # they are generic in their stubs only
+    PooledConnection = asyncpg.pool.PoolConnectionProxy
+    Connection = asyncpg.Connection | PooledConnection
+    Executor = asyncpg.Pool | Connection
+
+Dumps: TypeAlias = Callable[[Any], str]
+
+_LATE_TO_BEGIN: Final = "sqlalchemy.dialects.postgresql.asyncpg"
+
+
+class Calls:
+    """Base of the classes whose methods run functions of the extension.
+
+    Args:
+        executor: an asyncpg pool or connection.
+        schema: where the functions are; None leaves it to search_path.
+        dumps: makes JSON text.
+    """
+
+    _instead: ClassVar[Mapping[str, str]] = {}  # what it sends in place of some statements
+
+    def __init__(
+        self, executor: Executor, *, schema: str | None = None, dumps: Dumps = json.dumps
+    ) -> None:
+        self._executor = executor
+        self._schema = schema
+        self._dumps = dumps
+
+    async def version(self, *, connection: Connection | None = None) -> str:
+        """Return the version of the installed extension."""
+        value: str = await self._value(connection, _sql.VERSION)
+        return value
+
+    async def _fetch(
+        self, connection: Connection | None, statement: str, *args: object
+    ) -> list[asyncpg.Record]:
+        executor = self._executor if connection is None else connection
+        if isinstance(executor, asyncpg.Pool):
+            acquired = await acquire(executor)
+            try:
+                return await self._fetch(acquired, statement, *args)
+            finally:
+                with suppress(Exception):  # a connection that breaks then has answered before
+                    await executor.release(acquired)
+        if not hasattr(executor, "fetch"):
+            expect("connection", executor, asyncpg.Pool, asyncpg.Connection)
+        if statement in _sql.JOINING:
+            _check_begun(executor)
+        try:
+            sent = self._instead.get(statement, statement)
+            return await executor.fetch(_sql.in_schema(sent, self._schema), *args)
+        except asyncpg.PostgresError as exc:
+            error = translate(exc, statement)
+            if error is None:
+                raise
+            raise error from exc
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
+            if not _is_lost(executor, exc):
+                raise
+            raise ConnectionLost("the connection to the server is lost") from exc
+
+    async def _value(self, connection: Connection | None, statement: str, *args: object) -> Any:
+        return (await self._fetch(connection, statement, *args))[0][0]
+
+    async def _column(
+        self, connection: Connection | None, statement: str, *args: object
+    ) -> list[JobId]:
+        return [row["id"] for row in await self._fetch(connection, statement, *args)]
+
+    def _json(self, value: Any) -> str | None:
+        return None if value is None else self._dumps(value)
+
+    def _headers(self, headers: Mapping[str, Any] | None) -> str | None:
+        if headers is None:
+            return None
+        expect("headers", headers, Mapping)
+        return self._dumps(dict(headers))
+
+
+async def acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
+    """Take a connection from a pool; raises `ConnectionLost` if it cannot connect."""
+    try:
+        return await pool.acquire()
+    except TimeoutError:
+        raise
+    except asyncpg.PostgresError as exc:
+        error = translate(exc)
+        if error is None:
+            raise
+        raise error from exc
+    except (OSError, asyncpg.InternalClientError) as exc:
+        raise ConnectionLost(f"cannot connect to the server: {exc}") from exc
+
+
+def _is_lost(connection: Connection, error: Exception) -> bool:
+    """Tell whether an error means that a connection is gone.
+
+    asyncpg raises InternalClientError when a call begins as the server ends the session, and
+    InterfaceError when it has ended, or when its pool has taken it back for that.
+    """
+    if not isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, TimeoutError)
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        return True
+
+
+def _check_begun(executor: Executor) -> None:
+    """Refuse the connection of a session of SQLAlchemy that has not begun its transaction yet.
+
+    SQLAlchemy sends BEGIN with its own first statement. What ran before would have committed by
+    itself, and outlive a rollback of the session. Its connections are those of no pool of asyncpg;
+    nothing else tells them from the application's own.
+    """
+    if (
+        _LATE_TO_BEGIN in sys.modules
+        and isinstance(executor, asyncpg.Connection)
+        and not isinstance(executor, asyncpg.pool.PoolConnectionProxy)
+        and not executor.is_in_transaction()
+    ):
+        raise WrongTransaction(
+            "no transaction is open on the connection, and SQLAlchemy may own it",
+            detail="SQLAlchemy begins a transaction with its first statement. A job that is"
+            " enqueued before would commit by itself, and stay when the session rolls back.",
+            hint='With a session: await session.execute(text("select 1")) first. With a connection'
+            " of your own: async with connection.transaction().",
+        )

@@ -1,0 +1,1 @@
+"""The worker: `worker` is what applications see, `run` what happens while it works."""
