@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import struct
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -51,7 +50,6 @@ _CALLS: Final = {
 _FUNCTION: Final = re.compile(r"pgq_(\w+)\(")
 _ARGUMENT: Final = re.compile(r"\b(\w+) => [^$]*?\$(\d+)")
 _JOBS: Final = ("dequeue", "pop", "claim", "complete_and_dequeue")
-_EPOCH: Final = 946_684_800  # 2000-01-01, from which the server counts
 
 
 _SINGLE: Final = ("id", "token")
@@ -198,9 +196,6 @@ def _job(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _seconds(time: str | datetime) -> float:
-    """Return the seconds since 1970 of a time; the bindings ask for `timestamptz_send`, in hex."""
-    if isinstance(time, datetime):  # as 0.1.0 does
-        return time.timestamp()
-    (microseconds,) = struct.unpack(">q", bytes.fromhex(time))
-    return _EPOCH + float(microseconds) / 1e6
+def _seconds(time: int | datetime) -> float:
+    """Return the seconds since 1970 of a time; the bindings ask for microseconds."""
+    return time.timestamp() if isinstance(time, datetime) else time / 1e6  # a time: as 0.1.0 does
