@@ -1442,6 +1442,27 @@ async def test_a_claim_of_a_due_job_locks_the_head_of_the_ring_before_it_draws_a
     assert await a.fetchval("select pos > id from pgq.job where id = $1", job_id)
 
 
+async def test_a_scheduled_head_that_dies_for_its_key_blocks_its_group(a: Connection) -> None:
+    now = await stop_clock(a)
+    await a.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
+    scheduled = "select pgq_enqueue('1', group_key => 'g', dedupe_key => 'k', run_at => $1"
+    head = await a.fetchval(
+        f"{scheduled}, expires_at => $2)", now + timedelta(hours=1), now + timedelta(seconds=1)
+    )
+    second = await put(a)
+    await stop_clock(a, now + timedelta(seconds=2))
+    # The key is free: the job that has it has not started in time.
+    third = await a.fetchval(f"{scheduled})", now)
+    assert third > second
+    assert await a.fetchval("select state from pgq_jobs where id = $1", head) == "dead"
+    await maintain(a)
+    assert await claimed(a) == []
+    assert await a.fetchval("select pgq_unblock('default', 'g')")
+    assert await claimed(a) == [second]
+    await finish(a, second)
+    assert await claimed(a) == [third]
+
+
 @pytest.mark.parametrize("then", ["cancelled", "claimed"])
 async def test_an_expired_lease_that_changes_while_it_is_claimed_by_its_id_is_left_alone(
     a: Connection, b: Connection, c: Connection, then: str

@@ -1,10 +1,10 @@
 /*
  * Small helpers: the clock, numbers that encode something, checks of arguments.
  *
- * Functions with a body that begins with "begin atomic" become part of the expression that calls
- * them. Internal functions inherit the settings of the public function, trigger or view that calls
- * them; those settings pin plans: a plan may be made while a slot is empty, and is an index scan
- * nevertheless.
+ * Functions of one expression, with a body that begins with "begin atomic", become part of the
+ * expression that calls them. Internal functions inherit the settings of the public function,
+ * trigger or view that calls them. Those settings pin plans: a plan may be made while a slot is
+ * empty, and is an index scan nevertheless.
  */
 
 -- It becomes part of the calling expression, as it would not if it pinned search_path.

@@ -3,8 +3,8 @@
  * full and no other slot is free, the two neighbours with the fewest jobs are cleaned: their jobs
  * move, in the order of pos, to the free slot, which stands before them in the order. So claims
  * read the jobs that moved first. The jobs keep pos, lease and receipt. A slot that is mostly
- * garbage is cleaned alone. Pairs are cleaned only when the head holds as much garbage as there is
- * to move.
+ * garbage is cleaned alone. Pairs are cleaned only when they and the head hold as much garbage
+ * as there is to move.
  *
  * A tick moves 1,000 jobs and waits for none. Jobs that somebody has locked stay; if no slot is
  * free meanwhile, one more is moved to the same one.
@@ -94,7 +94,7 @@ end
 $$;
 comment on function pgq._choose_dirty(smallint[], integer, boolean, bigint) is
 'The slots to clean next: one that is mostly garbage, or p_together neighbours in the ring. '
-'p_is_full: the head is full and no slot is free.';
+'p_is_full: the head is full, and no second slot is free.';
 
 create function pgq._lock_parked(p_slot smallint, p_limit integer)
 returns bigint[]

@@ -83,11 +83,12 @@ begin
         return;
     end if;
     p_job.slot := pgq._parked();
+    -- The row of a head may be in either slot.
+    perform pgq._open((9 - p_job.slot)::smallint) where p_job.head_place is not null;
     p_job.due := pgq._due(p_run_at, pgq._open(p_job.slot));
     p_job.pos := null;
     p_job.token := null;
     p_job.lease_expires_at := null;
-    p_job.lease_ms := null;
     p_job.worker := null;
     if p_job.head_place is not null then
         perform pgq._park_head(p_job);

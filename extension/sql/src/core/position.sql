@@ -8,8 +8,8 @@
  *
  * Why a position may pass a number: whoever adds a job has its transaction id, and its lock on the
  * slot, before it draws the number. So all numbers up to "mark" (the last one drawn) belong to
- * transactions below an id that is drawn after mark was read. That id is the row's own: a claim
- * inserts the row in a subtransaction.
+ * transactions below an id that is drawn after mark was read. That id is the xmin of the row.
+ * A claim inserts it in a subtransaction: its own transaction may have had its id long before.
  *   - floor passes mark when no running transaction is below that id. Transactions that are older
  *     than one or two seconds (below pgq.xid_old) are not waited for: what they commit below the
  *     floor is found by a tick.
@@ -17,8 +17,8 @@
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
  * floor, so a rollback finds it above the floor.
  *
- * A claim may append a row while a tick lowers the floor; the next tick lowers it again. Nothing
- * may lower a base: see ring.filling.
+ * A claim may append a row while a tick lowers the floor; the next tick lowers it again. No job
+ * may come to stand below a base: see ring.filling. A base that is too low is sound.
  */
 
 create function pgq._full_xid(p_xid xid, p_near bigint)

@@ -115,8 +115,8 @@ begin
         end if;
         v_ring.gen := v_old.gen + 1;
         insert into pgq.ring select v_ring.*;
+        delete from pgq.ring r where r.gen = v_old.gen - 100;
     end if;
-    delete from pgq.ring r where r.gen < v_old.gen - 100;
 end
 $$;
 comment on function pgq._rotate(timestamptz) is 'Empties, cleans and adds slots.';

@@ -1,8 +1,8 @@
 /*
  * Receipts. A receipt is looked up in the slot that its token names. If it is not there it is
- * stale, or a tick has moved the job to another slot of the ring, perhaps this very moment. Each
- * look is a statement of its own with a new snapshot; the third one cannot miss a job that moved
- * during the first two.
+ * stale, or a tick has moved the job to another slot of the ring, perhaps this very moment. So two
+ * looks into all four slots follow. Each is a statement with a new snapshot: a job that moves
+ * during one look is found by the next.
  */
 
 create function pgq._settle(p_id bigint, p_token bigint, out job pgq.job)

@@ -83,6 +83,7 @@ begin
                order by j.pos limit 1
            ) ready on true,
            lateral (
+               -- No writer is left: decided, if there is a position.
                select pgq._is_decided(s.xid, pg_current_snapshot(), v_old) as for_floor,
                       coalesce(p_writer >= s.xid, s.xid is not null) as for_base
            ) d,

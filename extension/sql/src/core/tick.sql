@@ -3,9 +3,9 @@
  * all sessions together, and when the next job is due: an ordinary call queues it for its commit,
  * see core/commit.sql. So none of its locks outlives the commit.
  *
- * A tick waits for nothing: rows are locked with SKIP LOCKED, tables with NOWAIT, and what fails is
- * tried again by the next tick. It runs under READ COMMITTED only: each statement needs a snapshot
- * of its own.
+ * A tick waits for no row (SKIP LOCKED), and for no table (NOWAIT) but to empty a parked slot: for
+ * 10 ms. What fails is tried again by the next tick. It runs under READ COMMITTED only: each
+ * statement needs a snapshot of its own.
  */
 
 create function pgq._want_tick(p_lease_ms integer)
@@ -25,8 +25,8 @@ begin
         return;
     end if;
     if pgq._read_committed() then
-        -- At once, so that not everybody queues one. A rollback does not take that back: so all do
-        -- if no tick has come for long.
+        -- At once, so that not everybody queues one. A rollback does not take that back: so if no
+        -- tick has come for 2.5 seconds, the time is left as it is, and every call queues one.
         perform setval('pgq.next_tick', v_now + least(p_lease_ms + 1, 500))
           where pg_sequence_last_value('pgq.last_tick') >= v_now - 2500;
         insert into pgq.chore default values;

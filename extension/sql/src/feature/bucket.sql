@@ -8,7 +8,7 @@ returns integer
 language sql
 immutable
 begin atomic
-    select 16384 + least(p_key & 16383, (16384 - (p_key & 16383)) & 16383)::integer;
+    select 16384 + abs(p_key % 16384)::integer;
 end;
 comment on function pgq._bucket_of(bigint) is
 'The bucket of a group, or of a waiting job: the same for its id and minus its id.';

@@ -125,6 +125,11 @@ begin
         if v_job.id is null then
             p_live := array_replace(p_live, v_id, null);
         elsif pgq._is_late(v_job) then
+            -- Of the head of a group a copy dies, so that its row in the line can block the group.
+            if v_job.is_head then
+                perform pgq._promote_head(v_job);
+                v_job := pgq._find_and_lock(v_id, false);
+            end if;
             perform pgq._put_back(pgq._remove(v_job.slot, v_job.id), null, 'expired', false);
             p_live := array_replace(p_live, v_id, null);
         end if;

@@ -3,8 +3,8 @@
  *
  * A claim looks at the ring alone: lane by lane from the highest priority, slots oldest first, jobs
  * by pos. What else could be claimed is brought there by ticks and commits. The statement is
- * written out once per slot: a plan over pgq.job would lock all slots. It takes the time after its
- * snapshot: no lease begins before the one that a tick has just taken back has expired.
+ * written out once per slot: a plan over pgq.job would lock all slots. It takes the time of the
+ * lease after its snapshot: no lease begins before the one that a tick has just taken back ended.
  */
 
 create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worker text)
@@ -117,8 +117,8 @@ begin
             end case;
             get diagnostics v_count = row_count;
             if v_count > 0 then
-                -- What raising costs against passing by claimed jobs meanwhile: after about 32
-                -- claims of one job, 10 claims of ten, 3 claims of a hundred.
+                -- Raising a floor costs as much as passing by the jobs that were claimed since the
+                -- last time: after about 32 claims of one job, 10 of ten, 3 of a hundred.
                 if random() * 32 < sqrt(v_count) then
                     perform pgq._raise(v_slot, v_lane);
                 end if;
@@ -136,10 +136,10 @@ revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) fr
 comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
 'Claims up to batch jobs of a queue, and leases them for timeout (up to 24 days; renew with '
 'pgq_heartbeat). The highest priority comes first, then the order in which jobs became ready: by '
-'id, if they never waited. Never waits: an empty result means that there is nothing to do now. A '
-'job whose lease has expired is ready again when the next tick has come, within half a second '
-'while pgq is called; if it was the second lease in a row, after the queue''s backoff. worker: a '
-'name for the operator, of at most 200 characters. '
+'id, if they never waited. Waits for no job: an empty result means that there is nothing to do '
+'now. A job whose lease has expired is ready again when the next tick has come, within half a '
+'second while pgq is called; if it was the second lease in a row, after the queue''s backoff. '
+'worker: a name for the operator, of at most 200 characters. '
 'Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out of range, worker too '
 'long; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
 

@@ -60,7 +60,9 @@ begin
     if v_is_parked or v_group_ids is not null then
         v_parked := pgq._open(p_at.parked);
     end if;
-    if not v_is_parked then
+    if not v_is_parked
+        and (v_group_ids is null or array_position(v_group_ids, null) is not null)
+    then
         perform pgq._open(p_at.slot);
     end if;
     with added as (

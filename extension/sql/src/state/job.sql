@@ -155,8 +155,8 @@ create table pgq.note (
 ) partition by list (slot);
 comment on table pgq.note is 'What is to be decided at a commit: see pgq._at_note.';
 comment on column pgq.note.kind is
-'Kind g: ids of groups, and from which place on to look; w: ids of waiting jobs, or (minus) of '
-'those to kill; l: the last event, which decides.';
+'Kind g: ids of groups, and from which place on to look (minus: where jobs were added); w: ids of '
+'waiting jobs, or (minus) of those to kill; l: the last event, which decides.';
 --@ each slot
 create table pgq.note_{slot} partition of pgq.note for values in ({slot})
     with (vacuum_truncate = off);
