@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
-from pgq._errors import translate
+from pgq._errors import Diagnosis, translate
 from pgserver import Server
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "sql.md"
@@ -220,7 +220,7 @@ def _errors(functions: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("", "| SQLSTATE | Python | meaning | named by |", "|---|---|---|---|")
     for code, names in sorted(users.items()):
         raised = asyncpg.PostgresError.new({"C": code, "M": ""})
-        error = translate(raised)
+        error = translate(Diagnosis(sqlstate=code, message=""))
         if error is None and isinstance(raised, asyncpg.UnknownPostgresError):
             continue  # a number or a word
         kind = f"`{type(error).__name__}`" if error else f"`asyncpg.{type(raised).__name__}`"

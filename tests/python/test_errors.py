@@ -14,6 +14,7 @@ import asyncpg
 import pgq
 import pytest
 from pginstall import uninstall
+from pgq._calls import diagnose
 from pgq._errors import translate
 
 if TYPE_CHECKING:
@@ -330,10 +331,10 @@ async def test_errors_that_are_not_of_pgq_pass(
     await pool.close()
     with pytest.raises(asyncpg.InterfaceError):
         await pgq.Queue(pool).enqueue(1)
-    assert translate(asyncpg.QueryCanceledError("x")) is None
-    assert translate(asyncpg.UnknownPostgresError("x")) is None
-    assert translate(asyncpg.InvalidCachedStatementError("x")) is None
-    assert type(translate(asyncpg.FeatureNotSupportedError("x"))) is pgq.NotSupported
+    assert translate(diagnose(asyncpg.QueryCanceledError("x"))) is None
+    assert translate(diagnose(asyncpg.UnknownPostgresError("x"))) is None
+    assert translate(diagnose(asyncpg.InvalidCachedStatementError("x"))) is None
+    assert type(translate(diagnose(asyncpg.FeatureNotSupportedError("x")))) is pgq.NotSupported
 
 
 @pytest.mark.parametrize("sqlstate", ["42703", "42P01", "42804", "42883"])

@@ -2,6 +2,7 @@
 
 from pgq._admin import Admin
 from pgq._calls import Connection, Executor
+from pgq._driver import Statement
 from pgq._errors import (
     ConnectionLost,
     DuplicateKey,
@@ -94,6 +95,7 @@ __all__ = [
     "SerializationFailure",
     "Settled",
     "Snooze",
+    "Statement",
     "Task",
     "Token",
     "UnknownJob",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
@@ -12,8 +12,10 @@ import asyncpg
 import asyncpg.pool
 
 from pgq import _sql
-from pgq._errors import ConnectionLost, WrongTransaction, expect, translate
+from pgq._driver import Driver, Statement
+from pgq._errors import ConnectionLost, Diagnosis, WrongTransaction, expect, translate
 from pgq._models import JobId
+from pgq._rows import Row
 
 if TYPE_CHECKING:
     PooledConnection: TypeAlias = asyncpg.pool.PoolConnectionProxy[Any]
@@ -33,7 +35,7 @@ class Calls:
     """Base of the classes whose methods run functions of the extension.
 
     Args:
-        executor: an asyncpg pool or connection.
+        executor: an asyncpg pool or connection, or that of another driver.
         schema: where the functions are; None leaves it to search_path.
         dumps: makes JSON text.
     """
@@ -41,7 +43,7 @@ class Calls:
     _instead: ClassVar[Mapping[str, str]] = {}  # what it sends in place of some statements
 
     def __init__(
-        self, executor: Executor, *, schema: str | None = None, dumps: Dumps = json.dumps
+        self, executor: Executor | Driver, *, schema: str | None = None, dumps: Dumps = json.dumps
     ) -> None:
         self._executor = executor
         self._schema = schema
@@ -54,8 +56,11 @@ class Calls:
 
     async def _fetch(
         self, connection: Connection | None, statement: str, *args: object
-    ) -> list[asyncpg.Record]:
+    ) -> Sequence[Row]:
         executor = self._executor if connection is None else connection
+        sql = _sql.in_schema(self._instead.get(statement, statement), self._schema)
+        if isinstance(executor, Driver):
+            return await executor.fetch(Statement.of(sql, args))
         if isinstance(executor, asyncpg.Pool):
             acquired = await acquire(executor)
             try:
@@ -68,10 +73,9 @@ class Calls:
         if statement in _sql.JOINING:
             _check_begun(executor)
         try:
-            sent = self._instead.get(statement, statement)
-            return await executor.fetch(_sql.in_schema(sent, self._schema), *args)
+            return await executor.fetch(sql, *args)
         except asyncpg.PostgresError as exc:
-            error = translate(exc, statement)
+            error = translate(diagnose(exc), statement)
             if error is None:
                 raise
             raise error from exc
@@ -81,7 +85,8 @@ class Calls:
             raise ConnectionLost("the connection to the server is lost") from exc
 
     async def _value(self, connection: Connection | None, statement: str, *args: object) -> Any:
-        return (await self._fetch(connection, statement, *args))[0][0]
+        [row] = await self._fetch(connection, statement, *args)
+        return next(iter(row.values()))
 
     async def _column(
         self, connection: Connection | None, statement: str, *args: object
@@ -98,6 +103,19 @@ class Calls:
         return self._dumps(dict(headers))
 
 
+def diagnose(error: asyncpg.PostgresError) -> Diagnosis:
+    """Return what an error of asyncpg says."""
+    return Diagnosis(
+        sqlstate=error.sqlstate or "",
+        message=str(error.args[0]) if error.args else "",
+        detail=error.detail,
+        hint=error.hint,
+        context=error.context,
+        source_file=error.server_source_filename,
+        is_stale_plan=isinstance(error, asyncpg.InvalidCachedStatementError),
+    )
+
+
 async def acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
     """Take a connection from a pool; raises `ConnectionLost` if it cannot connect."""
     try:
@@ -105,7 +123,7 @@ async def acquire(pool: asyncpg.Pool[Any]) -> PooledConnection:
     except TimeoutError:
         raise
     except asyncpg.PostgresError as exc:
-        error = translate(exc)
+        error = translate(diagnose(exc))
         if error is None:
             raise
         raise error from exc

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from types import NoneType
 from typing import Final
-
-import asyncpg
 
 from pgq import _sql
 
@@ -16,7 +15,7 @@ class Error(Exception):
 
     The message is the server's. `sqlstate` is its five-character code (None where the error was
     found by the client), `detail` and `hint` are the server's further lines or None. The
-    asyncpg error, if there was one, is `__cause__`.
+    driver's error, if there was one, is `__cause__`.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class ConnectionLost(Error, ConnectionError):
     """The connection to the server is lost, or cannot be made.
 
     Nobody knows then whether the server has done what it was asked for. The cause is the error of
-    asyncpg or of the system.
+    the driver or of the system.
     """
 
 
@@ -127,6 +126,19 @@ class NotPermitted(Error):
 
 class NotInstalled(Error):
     """The pgq functions are not in the given schema, or not in search_path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """An error of the server, as every driver tells it."""
+
+    sqlstate: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+    context: str | None = None  # if a function has met it, and not the statement that calls it
+    source_file: str | None = None  # of the server
+    is_stale_plan: bool = False  # a prepared statement is of another schema
 
 
 # What is missing is a column, a table, a row type, a function, or what a plan names: an internal
@@ -187,31 +199,27 @@ def expect(name: str, value: object, *kinds: type) -> None:
         raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
 
 
-def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None:
-    """Return the pgq error for an error of asyncpg, None where it is not pgq's to explain.
+def translate(found: Diagnosis, statement: str = "") -> Error | None:
+    """Return the pgq error for an error of the server, None where it is not pgq's to explain.
 
     The arguments that it names by their numbers get their names in the statement.
     """
-    sqlstate: str = error.sqlstate or ""
-    message = str(error.args[0]) if error.args else ""
-    # An error has a context if a function has met it, and not the statement that calls it.
-    is_inside = error.context is not None
+    sqlstate, message = found.sqlstate, found.message
+    is_inside = found.context is not None
     # Others may be missing as well: what a condition of `watch` calls, the schema of a table.
     is_watch = statement in _WATCHES
-    is_missing = sqlstate in _MISSING and (
-        sqlstate != _INTERNAL or error.server_source_filename in _LOOKS_UP
-    )
+    is_missing = sqlstate in _MISSING and (sqlstate != _INTERNAL or found.source_file in _LOOKS_UP)
     if is_missing and is_inside and not is_watch:
         return SerializationFailure(
-            message, sqlstate=sqlstate, detail=error.detail, hint=_UPDATED_HINT
+            message, sqlstate=sqlstate, detail=found.detail, hint=_UPDATED_HINT
         )
     is_lost = sqlstate in _GONE or sqlstate.startswith("08")
     kind = ConnectionLost if is_lost else _BY_SQLSTATE.get(sqlstate)
-    if kind is None or isinstance(error, asyncpg.InvalidCachedStatementError):
-        return None  # the latter has 0A000 too, but is about a changed schema
+    if kind is None or found.is_stale_plan:
+        return None  # the latter has 0A000, too
     if kind is NotInstalled and is_watch and (is_inside or sqlstate != "42883"):
         return None
-    hint = _INSTALL_HINT if kind is NotInstalled else error.hint
+    hint = _INSTALL_HINT if kind is NotInstalled else found.hint
     if sqlstate in ("26000", "42P05"):
         hint = _POOLER_HINT
     # asyncpg has the number of an argument that it cannot send in its text only.
@@ -219,4 +227,4 @@ def translate(error: asyncpg.PostgresError, statement: str = "") -> Error | None
         named = re.search(rf"(\w+) => {re.escape(number[1])}\b", statement)
         if named is not None:
             message = message.replace(number[0], f"argument {named[1]}", 1)
-    return kind(message, sqlstate=sqlstate, detail=error.detail, hint=hint)
+    return kind(message, sqlstate=sqlstate, detail=found.detail, hint=hint)

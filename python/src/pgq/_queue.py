@@ -10,6 +10,7 @@ import asyncpg
 
 from pgq import _sql
 from pgq._calls import Calls, Connection, Dumps, Executor
+from pgq._driver import Driver
 from pgq._errors import InvalidArgument, expect
 from pgq._models import (
     AfterOnDead,
@@ -59,7 +60,7 @@ class Queue(Calls):
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Executor | Driver,
         name: str = "default",
         *,
         schema: str | None = None,
@@ -194,8 +195,9 @@ class Queue(Calls):
 
     async def _enqueued(self, connection: Connection | None, ids: Sequence[JobId]) -> None:
         call = on_enqueued.get()
-        if call is not None:
-            await call(self, self._executor if connection is None else connection, ids)
+        executor = self._executor if connection is None else connection
+        if call is not None and not isinstance(executor, Driver):
+            await call(self, executor, ids)
 
     # Consume
 
@@ -281,7 +283,7 @@ class Queue(Calls):
         ids, tokens = _columns(receipts)
         notes = self._json_each(checkpoints)
         rows = await self._fetch(connection, _sql.HEARTBEAT_MANY, ids, tokens, timeout, notes)
-        return [Lease(**dict(row.items())) for row in rows]
+        return [Lease(**dict(zip(row.keys(), row.values(), strict=True))) for row in rows]
 
     async def complete(
         self, receipt: AnyReceipt, result: Any = None, *, connection: Connection | None = None

@@ -6,17 +6,33 @@ That took a worker of short jobs an eighth of its time: 5 of 40 microseconds a j
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-import asyncpg
 import msgspec
 
 from pgq._models import Job, Unreadable
 
 JobT = TypeVar("JobT", bound=Job[Any])
 Loads: TypeAlias = Callable[[str], Any]
+
+
+class Row(Protocol):
+    """A row of a result, as every driver has it; its columns are in the statement's order."""
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of the columns."""
+        ...
+
+    def values(self) -> Iterable[Any]:
+        """Return what is in them."""
+        ...
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return what is in one of them."""
+        ...
+
 
 _JSON: Final = {"payload", "headers", "checkpoint", "result"}
 _TIMES: Final = {
@@ -46,7 +62,7 @@ class _Times(dict[int | None, datetime | None]):
         return time
 
 
-def jobs_of(kind: type[JobT], rows: Sequence[asyncpg.Record], loads: Loads) -> list[JobT]:
+def jobs_of(kind: type[JobT], rows: Sequence[Row], loads: Loads) -> list[JobT]:
     """Return a job, or what is derived from it, of each row of a statement that returns jobs.
 
     Args:
@@ -64,7 +80,7 @@ def jobs_of(kind: type[JobT], rows: Sequence[asyncpg.Record], loads: Loads) -> l
     for row in rows:
         job = object.__new__(kind)
         columns = vars(job)
-        columns.update(zip(names, row, strict=True))
+        columns.update(zip(names, row.values(), strict=True))
         for name in texts:
             if (text := columns[name]) is not None:
                 try:

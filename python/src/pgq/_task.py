@@ -33,6 +33,7 @@ import asyncpg
 from pgq._admin import Admin
 from pgq._calls import Executor
 from pgq._codec import Codec
+from pgq._driver import Recorder, Statement, finish
 from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
@@ -278,6 +279,41 @@ class Task(Generic[P, R]):
         )
         pool = _pool(connection)
         return [self.handle(job_id, connection=pool) for job_id in ids]
+
+    def statement(
+        self,
+        payload: P,
+        *,
+        dedupe_key: str | None = None,
+        group_key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Statement:
+        """Return the SQL of `enqueue` and its parameters, to run with any driver.
+
+        Args:
+            payload: what the handler finds in `job.payload`.
+            dedupe_key: as in `Queue.enqueue`.
+            group_key: as in `Queue.enqueue`.
+            options: the other arguments of `Queue.enqueue`.
+
+        Returns:
+            A statement whose only row and column is the id of the job.
+
+        Raises:
+            InvalidPayload: the payload is not of the type that the task declares.
+            InvalidArgument: an argument is malformed; the server checks the others.
+        """
+        recorder = Recorder()
+        queue = Queue(recorder, self.queue, schema=self._schema)
+        finish(
+            queue.enqueue(
+                self.payloads.encode(payload),
+                dedupe_key=dedupe_key,
+                group_key=group_key,
+                **self._with_name(options),
+            )
+        )
+        return recorder.statement
 
     async def schedule(
         self,

@@ -1,0 +1,88 @@
+"""The way from `Queue` to other drivers than asyncpg, and statements for any driver."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, LiteralString, NamedTuple, TypeVar
+
+from pgq._rows import Row
+
+T = TypeVar("T")
+
+_PLACEHOLDER: Final = re.compile(r"\$(\d+)(?=::)")
+
+
+class Statement(NamedTuple):
+    """One SQL statement and its parameters, for any driver.
+
+    Attributes:
+        sql: with `$1`, `$2` ... for the parameters, as asyncpg and the server itself take it.
+        parameters: text, numbers, booleans, times, intervals, lists of them, or None.
+    """
+
+    sql: LiteralString
+    parameters: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, sql: Any, arguments: Sequence[object]) -> Statement:
+        """Make one; other sequences become lists, which every driver takes for arrays."""
+        return cls(sql.strip(), tuple(map(_plain, arguments)))
+
+    def pyformat(self) -> tuple[LiteralString, dict[str, Any]]:
+        """Return it with `%(p1)s`, `%(p2)s` ..., and the parameters by their names.
+
+        This is the style of psycopg, psycopg2 and Django: `cursor.execute(*statement.pyformat())`.
+        """
+        sql: Any = _PLACEHOLDER.sub(r"%(p\1)s", self.sql.replace("%", "%%"))
+        named = {f"p{number}": value for number, value in enumerate(self.parameters, 1)}
+        return sql, named
+
+
+class Driver(ABC):
+    """A connection of another library, on which the methods of `Queue` run."""
+
+    @abstractmethod
+    async def fetch(self, statement: Statement) -> Sequence[Row]:
+        """Run a statement in the transaction of the connection, and return its rows.
+
+        Raises:
+            Error: as the methods of `Queue` do; other errors pass as the library raises them.
+        """
+
+    @abstractmethod
+    def is_in_transaction(self) -> bool:
+        """Tell whether the next statement commits together with others."""
+
+
+class Recorder(Driver):
+    """Runs nothing: notes the statement that a method would run."""
+
+    statement: Statement
+
+    async def fetch(self, statement: Statement) -> Sequence[Row]:
+        """Note the statement; as its result, the method gets an id that no job has."""
+        self.statement = statement
+        return [{"id": 0}]
+
+    def is_in_transaction(self) -> bool:
+        """Return True: who runs the statement decides."""
+        return True
+
+
+def finish(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a method that runs on a synchronous driver, and so waits for nothing."""
+    try:
+        call.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    call.close()
+    raise RuntimeError("a synchronous call has waited for something")
+
+
+def _plain(argument: Any) -> Any:
+    is_array = isinstance(argument, Sequence) and not isinstance(argument, (str, bytes))
+    elements: Any = argument
+    return list(elements) if is_array else argument
