@@ -5,14 +5,27 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
 import pgq
+import pgq.sqlalchemy
+import psycopg
 import pytest
-from sqlalchemy import URL, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from .sessions import Connection
 
 pytestmark = pytest.mark.once
 
@@ -131,3 +144,214 @@ async def test_connections_of_a_pool_may_commit_by_themselves(
     async with pool.acquire() as own:
         await queue.enqueue("pool", connection=own)
     assert [job.payload for job in await queue.dequeue(10)] == ["pool"]
+
+
+def url_of(driver: str, dsn: dict[str, Any]) -> URL:
+    return URL.create(
+        f"postgresql+{driver}",
+        username=dsn["user"],
+        database=dsn["database"],
+        query={"host": str(dsn["host"]), "port": str(dsn["port"])},
+    )
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+async def async_engine(
+    dsn: dict[str, Any], request: pytest.FixtureRequest
+) -> AsyncGenerator[AsyncEngine]:
+    engine = create_async_engine(url_of(request.param, dsn))
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def engine(dsn: dict[str, Any]) -> Generator[Engine]:
+    engine = create_engine(url_of("psycopg", dsn))
+    yield engine
+    engine.dispose()
+
+
+async def test_an_enqueue_is_the_first_statement_of_a_session_or_joins_it(
+    async_engine: AsyncEngine, queue: pgq.Queue
+) -> None:
+    async with AsyncSession(async_engine) as session:
+        await send.enqueue("rolled back", session=session)
+        await session.rollback()
+        await session.execute(text("select 1"))
+        await send.enqueue("rolled back, too", session=session)
+        await session.rollback()
+        handle = await send.enqueue("one", session=session, headers={"n": 1}, priority=1)
+        handles = await send.enqueue_many(
+            ["two", "three"], session=session, dedupe_key=lambda to: to, group_key=lambda _: "g"
+        )
+        assert await queue.dequeue(10) == []
+        await session.commit()
+    assert [await handle.get(connection=queue_pool(queue)) for handle in handles]
+    [job] = await queue.dequeue()
+    assert (job.id, job.payload, job.headers) == (handle.id, "one", {"task": "send", "n": 1})
+    assert [job.payload for job in await queue.dequeue(10)] == ["two"]
+
+
+def queue_pool(queue: pgq.Queue) -> asyncpg.Pool[Any]:
+    pool = queue._executor  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(pool, asyncpg.Pool)
+    return pool
+
+
+async def test_connections_and_scoped_sessions_are_sessions(
+    async_engine: AsyncEngine, queue: pgq.Queue
+) -> None:
+    async with async_engine.begin() as connection:
+        await send.enqueue("connection", session=connection)
+    scoped = async_scoped_session(async_sessionmaker(async_engine), scopefunc=lambda: 1)
+    await send.enqueue("scoped", session=scoped)
+    await scoped.commit()
+    await scoped.remove()
+    async with AsyncSession(async_engine) as session, session.begin():
+        savepoint = await session.begin_nested()
+        await send.enqueue("nested", session=session)
+        await savepoint.rollback()
+    assert [job.payload for job in await queue.dequeue(10)] == ["connection", "scoped"]
+
+
+async def test_a_synchronous_session_commits_its_jobs(engine: Engine, queue: pgq.Queue) -> None:
+    with Session(engine) as session:
+        send.enqueue_sync("rolled back", session=session)
+        session.rollback()
+        first = send.enqueue_sync("session", session=session)
+        handles = send.enqueue_many_sync(
+            ["a", "b"], session=session, dedupe_key=lambda to: to, delay=timedelta(0)
+        )
+        session.commit()
+    with engine.begin() as connection:
+        send.enqueue_sync("connection", session=connection)
+    scoped = scoped_session(sessionmaker(engine))
+    send.enqueue_sync("scoped", session=scoped)
+    scoped.commit()
+    scoped.remove()
+    jobs = await queue.dequeue(10)
+    assert [job.id for job in jobs[:3]] == [first.id, *(handle.id for handle in handles)]
+    assert [job.payload for job in jobs] == ["session", "a", "b", "connection", "scoped"]
+    assert jobs[1].dedupe_key == "a"
+
+
+async def test_a_task_takes_a_connection_of_psycopg(dsn: dict[str, Any], queue: pgq.Queue) -> None:
+    where = {"host": dsn["host"], "port": dsn["port"], "dbname": dsn["database"]}
+    with psycopg.connect(**where, user=dsn["user"]) as own:
+        send.enqueue_sync("rolled back", connection=own)
+        own.rollback()
+        one = send.enqueue_sync("one", connection=own, dedupe_key="k")
+        more = send.enqueue_many_sync(["two"], connection=own)
+    jobs = await queue.dequeue(10)
+    assert [(job.id, job.payload) for job in jobs] == [(one.id, "one"), (more[0].id, "two")]
+
+
+async def test_sessions_have_queues(async_engine: AsyncEngine, engine: Engine) -> None:
+    async with AsyncSession(async_engine) as session:
+        emails = pgq.sqlalchemy.AsyncQueue(session)
+        await emails.enqueue({"percent": "100 % :p1 $1"})
+        await session.commit()
+        [job] = await emails.dequeue()
+        await session.commit()
+        assert job.payload == {"percent": "100 % :p1 $1"}
+        assert await emails.heartbeat(job, checkpoint=1) is not None
+        assert await emails.complete(job, {"done": True})
+        await session.commit()
+        with pytest.raises(ValueError, match="durable=False"):
+            await emails.dequeue(durable=False)
+    with Session(engine) as session:
+        letters = pgq.sqlalchemy.Queue(session)
+        done = letters.get(job.id)
+        assert done is not None
+        assert (done.state, done.result, done.checkpoint) == ("completed", {"done": True}, 1)
+        assert not letters.complete(job)
+
+
+async def test_errors_in_a_session_are_those_of_pgq(async_engine: AsyncEngine) -> None:
+    async with AsyncSession(async_engine) as session:
+        emails = pgq.sqlalchemy.AsyncQueue(session)
+        await emails.enqueue(1, dedupe_key="k")
+        for call, kind, sqlstate in (
+            (emails.enqueue(1, dedupe_key="k", on_duplicate="error"), pgq.DuplicateKey, "23505"),
+            (emails.claim(10**6), pgq.UnknownJob, "P0002"),
+            (pgq.sqlalchemy.AsyncQueue(session, "none").pop(), pgq.UnknownQueue, "42704"),
+            (
+                pgq.sqlalchemy.AsyncQueue(session, schema="elsewhere").version(),
+                pgq.NotInstalled,
+                "3F000",
+            ),
+        ):
+            with pytest.raises(kind) as caught:
+                async with session.begin_nested():
+                    await call
+            assert type(caught.value) is kind
+            assert caught.value.sqlstate == sqlstate
+            assert isinstance(caught.value.__cause__, DBAPIError)
+        wrong: Any = [object()]
+        with pytest.raises(pgq.InvalidArgument):
+            async with session.begin_nested():
+                await emails.enqueue(1, after=wrong)
+        await session.commit()
+        assert len(await emails.dequeue(10)) == 1
+
+
+async def test_a_session_that_the_server_ends_is_lost(
+    async_engine: AsyncEngine, connection: Connection
+) -> None:
+    async with AsyncSession(async_engine) as session:
+        pid = (await session.execute(text("select pg_backend_pid()"))).scalar_one()
+        await connection.execute("select pg_terminate_backend($1, 10000)", pid)
+        with pytest.raises(pgq.ConnectionLost):
+            await send.enqueue("lost", session=session)
+        await session.rollback()
+        await send.enqueue("kept", session=session)
+        await session.commit()
+    assert await connection.fetchval("select count(*) from pgq_jobs") == 1
+
+
+async def test_a_server_that_is_not_there_is_a_lost_connection(dsn: dict[str, Any]) -> None:
+    for driver in ("asyncpg", "psycopg"):
+        engine = create_async_engine(url_of(driver, {**dsn, "host": "/nowhere"}))
+        async with AsyncSession(engine) as session:
+            with pytest.raises(pgq.ConnectionLost):
+                await send.enqueue("lost", session=session)
+        await engine.dispose()
+
+
+async def test_statements_go_through_the_events_of_sqlalchemy(
+    async_engine: AsyncEngine, engine: Engine
+) -> None:
+    seen: list[str] = []
+    for target in (async_engine.sync_engine, engine):
+        event.listen(target, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    async with AsyncSession(async_engine) as session:
+        await send.enqueue("x", session=session)
+    with Session(engine) as session:
+        send.enqueue_sync("x", session=session)
+    assert [statement for statement in seen if "pgq_enqueue" in statement] == seen[-2:]
+
+
+async def test_either_a_connection_or_a_session_is_needed(
+    async_engine: AsyncEngine, engine: Engine, pool: asyncpg.Pool[Any]
+) -> None:
+    any_send: Any = send
+    async with AsyncSession(async_engine) as session:
+        for options in ({}, {"connection": pool, "session": session}):
+            with pytest.raises(TypeError, match=r"^either a connection or a session"):
+                await any_send.enqueue("x", **options)
+    with Session(engine) as session:
+        for options in ({}, {"connection": object(), "session": session}):
+            with pytest.raises(TypeError, match=r"^either a connection or a session"):
+                any_send.enqueue_many_sync(["x"], **options)
+        with pytest.raises(TypeError, match=r"^session must be AsyncSession .*, not Session$"):
+            await any_send.enqueue("x", session=session)
+    with pytest.raises(TypeError, match=r"^session must be Session .*, not AsyncEngine$"):
+        any_send.enqueue_sync("x", session=async_engine)
+
+
+def test_other_databases_and_drivers_are_not_supported() -> None:
+    with (
+        Session(create_engine("sqlite://")) as session,
+        pytest.raises(pgq.NotSupported, match=r"not sqlite\+pysqlite$"),
+    ):
+        send.enqueue_sync("x", session=session)

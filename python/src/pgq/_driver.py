@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, LiteralString, NamedTuple, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Final, LiteralString, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pgq._rows import Row
 
@@ -38,6 +39,35 @@ class Statement(NamedTuple):
         sql: Any = _PLACEHOLDER.sub(r"%(p\1)s", self.sql.replace("%", "%%"))
         named = {f"p{number}": value for number, value in enumerate(self.parameters, 1)}
         return sql, named
+
+
+class PsycopgConnection(Protocol):
+    """A synchronous connection of psycopg."""
+
+    def pipeline(self) -> AbstractContextManager[Any]:
+        """Only psycopg has this."""
+        ...
+
+
+class _Connection(Protocol):
+    def exec_driver_sql(self, statement: str, parameters: Any = None, /) -> Any: ...
+
+
+class _Session(Protocol):
+    def connection(self) -> _Connection: ...
+
+
+class _AsyncConnection(Protocol):
+    async def exec_driver_sql(self, statement: str, parameters: Any = None, /) -> Any: ...
+
+
+class _AsyncSession(Protocol):
+    async def connection(self) -> _AsyncConnection: ...
+
+
+# What SQLAlchemy has, for type checkers of applications that do not have SQLAlchemy.
+AnySession: TypeAlias = _Session | _Connection
+AnyAsyncSession: TypeAlias = _AsyncSession | _AsyncConnection
 
 
 class Driver(ABC):
@@ -83,6 +113,8 @@ def finish(call: Coroutine[Any, Any, T]) -> T:
 
 
 def _plain(argument: Any) -> Any:
-    is_array = isinstance(argument, Sequence) and not isinstance(argument, (str, bytes))
-    elements: Any = argument
-    return list(elements) if is_array else argument
+    return list(argument) if _is_array(argument) else argument
+
+
+def _is_array(argument: object) -> bool:
+    return isinstance(argument, Sequence) and not isinstance(argument, (str, bytes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from types import NoneType
-from typing import Final
+from typing import Any, Final
 
 from pgq import _sql
 
@@ -139,6 +139,19 @@ class Diagnosis:
     context: str | None = None  # if a function has met it, and not the statement that calls it
     source_file: str | None = None  # of the server
     is_stale_plan: bool = False  # a prepared statement is of another schema
+
+    @classmethod
+    def of_libpq(cls, error: Exception, said: Any) -> Diagnosis:
+        """Make one of the `diag` of an error of psycopg or psycopg2."""
+        return cls(
+            sqlstate=said.sqlstate or "",
+            message=said.message_primary or str(error),
+            detail=said.message_detail,
+            hint=said.message_hint,
+            context=said.context,
+            source_file=said.source_file,
+            is_stale_plan=said.source_function == "RevalidateCachedQuery",
+        )
 
 
 # What is missing is a column, a table, a row type, a function, or what a plan names: an internal

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -33,11 +34,21 @@ import asyncpg
 from pgq._admin import Admin
 from pgq._calls import Executor
 from pgq._codec import Codec
-from pgq._driver import Recorder, Statement, finish
+from pgq._driver import (
+    AnyAsyncSession,
+    AnySession,
+    PsycopgConnection,
+    Recorder,
+    Statement,
+    finish,
+)
 from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
 from pgq._queue import Queue
+
+if TYPE_CHECKING:
+    from pgq._sync import SyncQueue
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -215,11 +226,34 @@ class Task(Generic[P, R]):
         """
         return JobHandle(JobId(job_id), self, connection)
 
+    @overload
     async def enqueue(
         self,
         payload: P,
         *,
         connection: Executor,
+        dedupe_key: str | None = ...,
+        group_key: str | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[R]: ...
+
+    @overload
+    async def enqueue(
+        self,
+        payload: P,
+        *,
+        session: AnyAsyncSession,
+        dedupe_key: str | None = ...,
+        group_key: str | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[R]: ...
+
+    async def enqueue(
+        self,
+        payload: P,
+        *,
+        connection: Executor | None = None,
+        session: AnyAsyncSession | None = None,
         dedupe_key: str | None = None,
         group_key: str | None = None,
         **options: Unpack[EnqueueOptions],
@@ -228,7 +262,9 @@ class Task(Generic[P, R]):
 
         Args:
             payload: what the handler finds in `job.payload`.
-            connection: a connection, whose open transaction it joins, or a pool.
+            connection: a connection of asyncpg, whose open transaction it joins, or a pool.
+            session: an AsyncSession or AsyncConnection of SQLAlchemy, whose transaction it joins,
+                in place of `connection`. This needs the extra "sqlalchemy".
             dedupe_key: as in `Queue.enqueue`.
             group_key: as in `Queue.enqueue`.
             options: the other arguments of `Queue.enqueue`.
@@ -237,7 +273,7 @@ class Task(Generic[P, R]):
             InvalidPayload: the payload is not of the type that the task declares.
             Error: what `Queue.enqueue` raises.
         """
-        job_id = await self.on(connection).enqueue(
+        job_id = await self._on(connection, session).enqueue(
             self.payloads.encode(payload),
             dedupe_key=dedupe_key,
             group_key=group_key,
@@ -245,11 +281,34 @@ class Task(Generic[P, R]):
         )
         return self.handle(job_id, connection=_pool(connection))
 
+    @overload
     async def enqueue_many(
         self,
         payloads: Iterable[P],
         *,
         connection: Executor,
+        dedupe_key: Callable[[P], str | None] | None = ...,
+        group_key: Callable[[P], str | None] | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[JobHandle[R]]: ...
+
+    @overload
+    async def enqueue_many(
+        self,
+        payloads: Iterable[P],
+        *,
+        session: AnyAsyncSession,
+        dedupe_key: Callable[[P], str | None] | None = ...,
+        group_key: Callable[[P], str | None] | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[JobHandle[R]]: ...
+
+    async def enqueue_many(
+        self,
+        payloads: Iterable[P],
+        *,
+        connection: Executor | None = None,
+        session: AnyAsyncSession | None = None,
         dedupe_key: Callable[[P], str | None] | None = None,
         group_key: Callable[[P], str | None] | None = None,
         **options: Unpack[EnqueueOptions],
@@ -258,7 +317,8 @@ class Task(Generic[P, R]):
 
         Args:
             payloads: one for each job.
-            connection: a connection, whose open transaction it joins, or a pool.
+            connection: a connection of asyncpg, whose open transaction it joins, or a pool.
+            session: in place of `connection`, as in `enqueue`.
             dedupe_key: makes the key of a job, or None, from its payload; None for no keys.
             group_key: makes the group of a job, or None, from its payload; None for no groups.
             options: the other arguments of `Queue.enqueue_many`, for all jobs.
@@ -271,14 +331,118 @@ class Task(Generic[P, R]):
             Error: what `Queue.enqueue_many` raises.
         """
         payloads = list(payloads)
-        ids = await self.on(connection).enqueue_many(
+        ids = await self._on(connection, session).enqueue_many(
             [self.payloads.encode(payload) for payload in payloads],
-            dedupe_keys=None if dedupe_key is None else [dedupe_key(p) for p in payloads],
-            group_keys=None if group_key is None else [group_key(p) for p in payloads],
+            dedupe_keys=_keys(dedupe_key, payloads),
+            group_keys=_keys(group_key, payloads),
             **self._with_name(options),
         )
         pool = _pool(connection)
         return [self.handle(job_id, connection=pool) for job_id in ids]
+
+    @overload
+    def enqueue_sync(
+        self,
+        payload: P,
+        *,
+        connection: PsycopgConnection,
+        dedupe_key: str | None = ...,
+        group_key: str | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[R]: ...
+
+    @overload
+    def enqueue_sync(
+        self,
+        payload: P,
+        *,
+        session: AnySession,
+        dedupe_key: str | None = ...,
+        group_key: str | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[R]: ...
+
+    def enqueue_sync(
+        self,
+        payload: P,
+        *,
+        connection: PsycopgConnection | None = None,
+        session: AnySession | None = None,
+        dedupe_key: str | None = None,
+        group_key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[R]:
+        """Add a job for this task from synchronous code.
+
+        Args:
+            payload: what the handler finds in `job.payload`.
+            connection: a connection of psycopg 3, whose transaction it joins. This needs the extra
+                "psycopg".
+            session: a Session or Connection of SQLAlchemy, whose transaction it joins, in place of
+                `connection`. This needs the extra "sqlalchemy".
+            dedupe_key: as in `Queue.enqueue`.
+            group_key: as in `Queue.enqueue`.
+            options: the other arguments of `Queue.enqueue`.
+
+        Returns:
+            A handle with the job's id; its methods are asynchronous, and take an asyncpg pool.
+
+        Raises:
+            InvalidPayload: the payload is not of the type that the task declares.
+            Error: what `Queue.enqueue` raises.
+        """
+        job_id = self._on_sync(connection, session).enqueue(
+            self.payloads.encode(payload),
+            dedupe_key=dedupe_key,
+            group_key=group_key,
+            **self._with_name(options),
+        )
+        return self.handle(job_id)
+
+    @overload
+    def enqueue_many_sync(
+        self,
+        payloads: Iterable[P],
+        *,
+        connection: PsycopgConnection,
+        dedupe_key: Callable[[P], str | None] | None = ...,
+        group_key: Callable[[P], str | None] | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[JobHandle[R]]: ...
+
+    @overload
+    def enqueue_many_sync(
+        self,
+        payloads: Iterable[P],
+        *,
+        session: AnySession,
+        dedupe_key: Callable[[P], str | None] | None = ...,
+        group_key: Callable[[P], str | None] | None = ...,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[JobHandle[R]]: ...
+
+    def enqueue_many_sync(
+        self,
+        payloads: Iterable[P],
+        *,
+        connection: PsycopgConnection | None = None,
+        session: AnySession | None = None,
+        dedupe_key: Callable[[P], str | None] | None = None,
+        group_key: Callable[[P], str | None] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[JobHandle[R]]:
+        """Add many jobs for this task in one statement, from synchronous code.
+
+        The arguments are those of `enqueue_many` and `enqueue_sync`.
+        """
+        payloads = list(payloads)
+        ids = self._on_sync(connection, session).enqueue_many(
+            [self.payloads.encode(payload) for payload in payloads],
+            dedupe_keys=_keys(dedupe_key, payloads),
+            group_keys=_keys(group_key, payloads),
+            **self._with_name(options),
+        )
+        return [self.handle(job_id) for job_id in ids]
 
     def statement(
         self,
@@ -350,6 +514,31 @@ class Task(Generic[P, R]):
             headers=self._headers(headers),
             missed=missed,
         )
+
+    def _on(self, connection: Executor | None, session: AnyAsyncSession | None) -> Queue:
+        if session is None and connection is not None:
+            return self.on(connection)
+        if session is None or connection is not None:
+            raise TypeError("either a connection or a session is needed")
+        from pgq import sqlalchemy  # noqa: PLC0415 it is an extra
+
+        own: Any = session
+        return sqlalchemy.AsyncQueue(own, self.queue, schema=self._schema)
+
+    def _on_sync(
+        self, connection: PsycopgConnection | None, session: AnySession | None
+    ) -> SyncQueue:
+        if session is None and connection is not None:
+            from pgq import psycopg  # noqa: PLC0415 it is an extra
+
+            given: Any = connection
+            return psycopg.Queue(given, self.queue, schema=self._schema)
+        if session is None or connection is not None:
+            raise TypeError("either a connection or a session is needed")
+        from pgq import sqlalchemy  # noqa: PLC0415 it is an extra
+
+        own: Any = session
+        return sqlalchemy.Queue(own, self.queue, schema=self._schema)
 
     def _with_name(self, options: EnqueueOptions) -> EnqueueOptions:
         return {**options, "headers": self._headers(options.get("headers"))}
@@ -450,7 +639,11 @@ def task(
     return make
 
 
-def _pool(executor: Executor) -> asyncpg.Pool[Any] | None:
+def _keys(key: Callable[[P], str | None] | None, payloads: Sequence[P]) -> list[str | None] | None:
+    return None if key is None else [key(payload) for payload in payloads]
+
+
+def _pool(executor: Executor | None) -> asyncpg.Pool[Any] | None:
     return executor if isinstance(executor, asyncpg.Pool) else None
 
 

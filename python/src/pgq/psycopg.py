@@ -110,20 +110,6 @@ class AsyncDriver(Driver):
         return _is_in_transaction(self._connection)
 
 
-def diagnose(error: psycopg.Error) -> Diagnosis:
-    """Return what an error of psycopg says."""
-    said = error.diag
-    return Diagnosis(
-        sqlstate=error.sqlstate or "",
-        message=said.message_primary or str(error),
-        detail=said.message_detail,
-        hint=said.message_hint,
-        context=said.context,
-        source_file=said.source_file,
-        is_stale_plan=said.source_function == "RevalidateCachedQuery",
-    )
-
-
 def _is_in_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
     return not (connection.autocommit and is_idle)
@@ -136,7 +122,7 @@ def _explained(
     try:
         yield
     except psycopg.Error as exc:
-        error = translate(diagnose(exc), statement.sql)
+        error = translate(Diagnosis.of_libpq(exc, exc.diag), statement.sql)
         if error is None and exc.sqlstate is None:  # psycopg itself has found it
             if isinstance(exc, _REFUSED):
                 error = InvalidArgument(str(exc))
