@@ -7,8 +7,14 @@ from typing import Any, TypedDict, assert_type
 
 import asyncpg
 import pgq
+import pgq.psycopg
+import pgq.sqlalchemy
+import psycopg
 from pgq import testing
 from pydantic import BaseModel
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 
 @dataclass
@@ -82,6 +88,37 @@ async def right(
     pgq.Worker(pool, [send, send_in_a_thread, send_in_a_transaction, take_anything])
 
 
+async def right_elsewhere(
+    session: AsyncSession, connection: AsyncConnection, scoped: async_scoped_session[AsyncSession]
+) -> None:
+    assert_type(await send.enqueue(SendEmail("ada"), session=session), pgq.JobHandle[int])
+    await send.enqueue(SendEmail("ada"), session=connection, dedupe_key="ada")
+    await send.enqueue_many([SendEmail("ada")], session=scoped)
+
+
+def right_sync(
+    own: psycopg.Connection, session: Session, connection: Connection, scoped: scoped_session[Any]
+) -> None:
+    assert_type(send.enqueue_sync(SendEmail("ada"), connection=own), pgq.JobHandle[int])
+    send.enqueue_sync(SendEmail("ada"), session=session)
+    send.enqueue_sync(SendEmail("ada"), session=scoped)
+    send.enqueue_many_sync([SendEmail("ada")], session=connection, dedupe_key=lambda e: e.to)
+    own.execute(send.statement(SendEmail("ada")).pyformat()[0])
+    assert_type(pgq.psycopg.Queue(own).enqueue(1), pgq.JobId)
+    assert_type(pgq.sqlalchemy.Queue(session).dequeue(), list[pgq.Job])
+
+
+async def wrong_elsewhere(session: AsyncSession, own: psycopg.AsyncConnection) -> None:
+    send.enqueue_sync(SendEmail("ada"), session=session)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    send.enqueue_sync(SendEmail("ada"), connection=own)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await send.enqueue(SendEmail("ada"), connection=session)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    send.statement({"to": "ada"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def wrong_sync(session: Session) -> None:
+    _ = send.enqueue(SendEmail("ada"), session=session)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+
+
 worker = pgq.Worker()
 
 
@@ -121,16 +158,16 @@ def middleware_is_asynchronous(job: pgq.Job, call_next: pgq.Endpoint) -> int:
 
 async def wrong(connection: pgq.Connection) -> None:
     await send(testing.job(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await send.enqueue(SendEmail("ada"))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    await send.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await send.enqueue(SendEmail("ada"), connection=connection, priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await send.enqueue(SendEmail("ada"), connection=connection, prio=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    await text.enqueue({"from": "ada"}, connection=connection)  # type: ignore[typeddict-item]  # pyright: ignore[reportArgumentType]
-    await write.enqueue({"to": "ada"}, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send.enqueue(SendEmail("ada"))  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await send.enqueue({"to": "ada"}, connection=connection)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await send.enqueue(SendEmail("ada"), connection=connection, priority="high")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await send.enqueue(SendEmail("ada"), connection=connection, prio=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await text.enqueue({"from": "ada"}, connection=connection)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await write.enqueue({"to": "ada"}, connection=connection)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     await send.schedule("daily", "0 9 * * *", 1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await send.enqueue_many([1], connection=connection)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-    await send_in_a_thread.enqueue(1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await send_in_a_transaction.enqueue(1, connection=connection)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send_in_a_thread.enqueue(1, connection=connection)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await send_in_a_transaction.enqueue(1, connection=connection)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 
     @pgq.task("emails", transaction=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     async def takes_no_connection(_: pgq.Job[SendEmail]) -> None: ...

@@ -162,6 +162,7 @@ def _check_begun(executor: Executor) -> None:
             "no transaction is open on the connection, and SQLAlchemy may own it",
             detail="SQLAlchemy begins a transaction with its first statement. A job that is"
             " enqueued before would commit by itself, and stay when the session rolls back.",
-            hint='With a session: await session.execute(text("select 1")) first. With a connection'
-            " of your own: async with connection.transaction().",
+            hint="With a session and a task: enqueue(..., session=session); or else first: await"
+            ' session.execute(text("select 1")). With a connection of your own: async with'
+            " connection.transaction().",
         )
