@@ -253,6 +253,7 @@ CREATE_DATABASE = "create database {name}"
 COPY_DATABASE = "create database {name} template {template}"
 DROP_DATABASE = "drop database if exists {name} with (force)"
 CREATE_EXTENSION = "create extension if not exists pgq"
+UPDATE_EXTENSION = "alter extension pgq update"
 LEFT_OVER_DATABASES = """
     select datname
       from pg_database d
@@ -266,5 +267,10 @@ LEFT_OVER_DATABASES = """
 @lru_cache(maxsize=256)
 def in_schema(statement: str, schema: str | None) -> str:
     """Return `statement` with its functions qualified, or left to search_path for None."""
-    prefix = "" if schema is None else '"' + schema.replace('"', '""') + '".'
+    prefix = "" if schema is None else f"{quoted(schema)}."
     return statement.replace("@", prefix)
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it, whatever characters are in it."""
+    return '"' + name.replace('"', '""') + '"'
