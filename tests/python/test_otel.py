@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import asyncpg
 import pgq
+import psycopg
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -207,6 +208,16 @@ async def test_a_job_carries_the_context_of_the_span_in_which_it_was_sent(
         "messaging.destination.name": "default",
         "messaging.message.id": str(job_id),
     }
+
+
+async def test_a_job_of_another_driver_carries_it_too(
+    dsn: dict[str, Any], queue: pgq.Queue, telemetry: Telemetry
+) -> None:
+    where = {"host": dsn["host"], "port": dsn["port"], "dbname": dsn["database"]}
+    with psycopg.connect(**where, user=dsn["user"]) as own:
+        handle = send.enqueue_sync(Email("ada"), connection=own)
+    carried = {"task": "send", "traceparent": traceparent(telemetry.span("send default"))}
+    assert await headers(queue, handle.id) == carried
 
 
 async def test_an_attempt_is_a_trace_of_its_own_linked_to_that_span(

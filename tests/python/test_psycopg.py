@@ -12,6 +12,7 @@ import pgq
 import pgq.psycopg
 import psycopg
 import pytest
+from pgq import testing
 from pgq._driver import finish
 from psycopg.rows import dict_row
 
@@ -175,3 +176,16 @@ async def test_an_asynchronous_connection_has_the_methods_of_the_queue(
 def test_a_call_that_would_wait_is_a_fault_of_pgq() -> None:
     with pytest.raises(RuntimeError, match="has waited"):
         finish(asyncio.sleep(0))
+
+
+@pgq.task("default")
+async def note(_: pgq.Job[int]) -> None: ...
+
+
+def test_only_jobs_that_are_enqueued_on_asyncpg_run_inline(
+    own: psycopg.Connection[Any], emails: pgq.psycopg.Queue
+) -> None:
+    with testing.inline(pgq.Worker(tasks=[note])):
+        note.enqueue_sync(1, connection=own)
+        note.statement(2)
+    assert [job.payload for job in emails.dequeue(10)] == [1]

@@ -31,7 +31,7 @@ class SyncQueue:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self.name = queue.name
+        self.name: str = queue.name
 
     def __repr__(self) -> str:
         return repr(self._queue)
