@@ -183,7 +183,7 @@ language plpgsql
 as $$
 begin
     perform pgq._check_restricted();
-    if not (pgq._is_owner() or pgq._may(null, p_verb)) then
+    if not pgq._may(null, p_verb) then
         raise exception 'permission denied'
             using errcode = 'insufficient_privilege',
                   detail = format('Role "%s" needs the privilege "%s" on all queues.',
