@@ -32,6 +32,7 @@ ERRORS: Final = """
     those that have none come as asyncpg raises them.
 """
 
+_SQLSTATE: Final = re.compile("[0-9A-Z]{5}")
 # Errors of PostgreSQL for which the package has no class.
 _FOREIGN: Final = {
     "25006": "The transaction is read-only.",
@@ -166,29 +167,21 @@ def _function(function: dict[str, Any]) -> Iterator[str]:
     yield f"returns {_plain(function['result'])}"
     yield "```"
     yield ""
-    text, separator, errors = function["comment"].partition(" Errors")
-    yield from _described(text, [name for name, *_ in function["arguments"]])
-    if separator:
-        yield from ("", *_prose("Errors" + errors))
+    yield from _described(function["comment"], [name for name, *_ in function["arguments"]])
     yield from ("", f"Privilege: `{function['privilege']}`")
 
 
-def _described(text: str, arguments: list[str]) -> Iterator[str]:
-    """List the arguments that the sentences of a comment begin with, one by one."""
-    name = "|".join(arguments) or "$"
-    start = re.compile(rf"(?:^|(?<=[.;] ))(?=(?:{name})(?:, \w+)*(?: \([^)]*\))?: )")
-    first, *others = start.split(text)
-    if first:
-        yield from _prose(first)
-    if others:
-        yield ""
-    for other in others:
-        names, colon, rest = other.partition(": ")
-        rest = _escape(re.sub(";$", ".", rest.strip()))
-        head = re.sub(rf"\b({name})\b", r"`\1`", names) + colon + rest
-        yield from textwrap.wrap(
-            head, 118, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False
-        )
+def _described(comment: str, names: list[str]) -> Iterator[str]:
+    """Yield a comment as it is, with what a list describes (arguments, columns, errors) as code."""
+    for line in comment.split("\n"):
+        rest = line.removeprefix("* ")
+        item = line.removesuffix(rest)
+        head, colon, text = rest.partition(": ")
+        words = head.split(", ") if item and colon else []
+        if words and all(word in names or _SQLSTATE.fullmatch(word) for word in words):
+            yield "* " + ", ".join(f"`{word}`" for word in words) + colon + _escape(text)
+        else:
+            yield item + _escape(rest)
 
 
 def _argument(name: str, kind: str, default: str | None) -> str:
@@ -203,7 +196,13 @@ def _plain(text: str) -> str:
 
 
 def _relation(relation: dict[str, Any]) -> Iterator[str]:
-    yield from ("", f"### {relation['name']}", "", *_prose(relation["comment"]), "")
+    yield from (
+        "",
+        f"### {relation['name']}",
+        "",
+        *_described(relation["comment"], [name for name, _ in relation["columns"]]),
+    )
+    yield ""
     yield from ("| column | type |", "|---|---|")
     for name, kind in relation["columns"]:
         yield f"| `{name}` | {_plain(kind)} |"
@@ -213,7 +212,7 @@ def _errors(functions: list[dict[str, Any]]) -> Iterator[str]:
     """List the codes that the comments name, with the classes of the Python package."""
     users: dict[str, dict[str, None]] = {}
     for function in functions:
-        for code in re.findall(r"\b[0-9A-Z]{5}\b", function["comment"]):
+        for code in re.findall(rf"^\* ({_SQLSTATE.pattern}): ", function["comment"], re.MULTILINE):
             users.setdefault(code, {})[function["name"]] = None
     yield from ("", "## Errors", "")
     yield from _fold(ERRORS)
@@ -221,17 +220,11 @@ def _errors(functions: list[dict[str, Any]]) -> Iterator[str]:
     for code, names in sorted(users.items()):
         raised = asyncpg.PostgresError.new({"C": code, "M": ""})
         error = translate(Diagnosis(sqlstate=code, message=""))
-        if error is None and isinstance(raised, asyncpg.UnknownPostgresError):
-            continue  # a number or a word
         kind = f"`{type(error).__name__}`" if error else f"`asyncpg.{type(raised).__name__}`"
         meaning = (type(error).__doc__ or "").partition("\n")[0] if error else _FOREIGN[code]
         links = ", ".join(f"[{name}](#{name})" for name in names)
         where = links if len(names) < 6 else f"{len(names)} functions"
         yield f"| `{code}` | {kind} | {meaning} | {where} |"
-
-
-def _prose(text: str) -> Iterable[str]:
-    return _fold(_escape(text))
 
 
 def _escape(text: str) -> str:

@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(27);
+select plan(29);
 \ir support/member.psql
 
 create temp view routine as
@@ -38,6 +38,20 @@ select is_empty(
          join pg_class c on m.classid = 'pg_class'::regclass and c.oid = m.objid
         where c.relkind = 'v' and coalesce(obj_description(c.oid, 'pg_class'), '') = '' $$,
     'every view has a comment');
+create temp view described as
+select pg_describe_object(m.classid, m.objid, 0) as object, d.description
+  from member m
+  join pg_description d on (d.classoid, d.objoid, d.objsubid) = (m.classid, m.objid, 0)
+ where pg_describe_object(m.classid, m.objid, 0) !~ '\mpgq\.';
+select is_empty(
+    $$ select d.object from described d where d.description !~ '^[^\n]{1,80}(\n\n|$)' $$,
+    'the comment of a public object begins with a summary of one line');
+select is_empty(
+    $$ select d.object from described d
+        where d.description ~ 'Errors'
+          and d.description
+              !~ '\n\nErrors:\n\n((\* ([0-9A-Z]{5}: |those of pgq_)|  )[^\n]+(\n|$))+$' $$,
+    'and ends with a list of errors, one SQLSTATE an item');
 select isnt(obj_description('pgq'::regnamespace, 'pg_namespace'), null,
     'the internal schema has a comment');
 

@@ -282,6 +282,11 @@ end
 $$;
 revoke all on function @extschema@.pgq_maintain() from public;
 comment on function @extschema@.pgq_maintain() is
-'Does at the commit of the caller''s transaction what ordinary calls do twice a second: '
-'rotation, reclaim, retention. For quiet databases, for example from pg_cron; no queue needs it. '
-'Errors: 25001 under REPEATABLE READ and SERIALIZABLE.';
+'Runs maintenance at the commit of the caller''s transaction.
+
+Maintenance is rotation, reclaim and retention. Ordinary calls run it twice a second, so no queue
+needs this function. Call it in quiet databases, for example from pg_cron.
+
+Errors:
+
+* 25001: the isolation level is REPEATABLE READ or SERIALIZABLE.';

@@ -88,15 +88,28 @@ revoke all on function
     from public;
 comment on function
     @extschema@.pgq_schedule(text, text, jsonb, text, text, integer, integer, jsonb, text) is
-'Adds a job at the times that a cron expression names (the five fields of crontab(5), or @hourly '
-'and the like), in a time zone, and returns the first one. A schedule of that name is replaced; if '
-'it was paused it stays so, and if expression and time zone are the same, a time that was missed '
-'is not forgotten. The job''s headers tell pgq_schedule, the name, and pgq_scheduled_at. '
-'missed: what becomes of times at which nobody called pgq: ''once'', one job for all of them; '
-'''all'', one for each; ''skip'', none if it is more than a minute late. Each time gives one job, '
-'whoever calls. Errors: 22023 a bad expression (the detail names the field), time zone or other '
-'argument; 42704 unknown queue; 22004; 22003 priority; 54000 payload or headers are too long; '
-'42501; 55P03 a transaction that sets a schedule of that name stayed open for 200 ms.';
+'Adds a job at each time of a cron expression. Returns the first of these times.
+
+A schedule with the same name is replaced, and stays paused if it was. If expression and time
+zone are the same, a missed time is not forgotten. Each time gives one job, whoever calls. The
+headers of the job have pgq_schedule, the name, and pgq_scheduled_at, the time.
+
+* name: 1 to 200 characters. All queues share the names.
+* cron: the five fields of crontab(5), or @hourly and the like; at most 1,000 characters.
+* payload, priority, max_attempts, headers: those of each job, as in pgq_enqueue.
+* timezone: the expression is in this time zone.
+* missed: what becomes of times at which nobody called pgq. ''once'': one job for all of them.
+  ''all'': one job for each. ''skip'': no job for a time that is more than a minute late.
+
+Errors:
+
+* 22003: the priority is out of range.
+* 22004: the name, expression, payload, time zone or another needed argument is null.
+* 22023: the expression (the detail names the field), the time zone or another argument is bad.
+* 42501: the privilege is missing.
+* 42704: there is no such queue.
+* 54000: the payload or the headers are too long.
+* 55P03: another transaction that sets a schedule with this name stayed open for 200 ms.';
 
 create function pgq._pause_schedule(p_name text, p_paused boolean)
 returns boolean
@@ -135,8 +148,13 @@ end
 $$;
 revoke all on function @extschema@.pgq_pause_schedule(text) from public;
 comment on function @extschema@.pgq_pause_schedule(text) is
-'Lets a schedule add no more jobs until pgq_resume_schedule. false: there is no such schedule. '
-'Errors: 22004.';
+'Stops a schedule from adding jobs until pgq_resume_schedule.
+
+* Returns false if there is no such schedule.
+
+Errors:
+
+* 22004: the name is null.';
 
 create function @extschema@.pgq_resume_schedule(name text)
 returns boolean
@@ -150,8 +168,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_resume_schedule(text) from public;
 comment on function @extschema@.pgq_resume_schedule(text) is
-'Lets a paused schedule go on with its next time; those in between were not missed. false: there '
-'is no such schedule. Errors: 22004; 22023 the server does not know its time zone any more.';
+'Lets a paused schedule go on with its next time.
+
+Times that passed during the pause do not count as missed.
+
+* Returns false if there is no such schedule.
+
+Errors:
+
+* 22004: the name is null.
+* 22023: the server no longer knows the time zone of the schedule.';
 
 create function @extschema@.pgq_unschedule(name text)
 returns boolean
@@ -172,4 +198,12 @@ end
 $$;
 revoke all on function @extschema@.pgq_unschedule(text) from public;
 comment on function @extschema@.pgq_unschedule(text) is
-'Removes a schedule; jobs that it has added stay. false: there is no such schedule. Errors: 22004.';
+'Removes a schedule.
+
+Jobs that the schedule has added stay.
+
+* Returns false if there is no such schedule.
+
+Errors:
+
+* 22004: the name is null.';

@@ -165,3 +165,35 @@ $$;
 comment on function pgq._is_deaf(integer[]) is
 'Whether the session listens for queues, but not for all of these: one was dropped and created '
 'again.';
+
+create function pgq._next_tick(p_now timestamptz)
+returns timestamptz
+language sql
+begin atomic
+    select least(
+        timestamptz 'epoch' + interval '1 millisecond'
+            * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
+        p_now + interval '500 ms'
+    );
+end;
+comment on function pgq._next_tick(timestamptz) is
+'When a claim has to come for what is left to the next tick.';
+
+create function pgq._tick_has_work()
+returns boolean
+language plpgsql
+as $$
+begin
+    return pgq._read_committed()  -- else its claims do no maintenance
+        and (exists (select from pgq.hint h where h.kind <> 'l')
+             or exists (
+                    select
+                      from (select r.live || r.parked as used from pgq.ring r
+                             order by r.gen desc limit 1) r,
+                           generate_series(0, 5) s
+                     where s <> all (r.used) and pg_relation_size(pgq._slot_table(s)) > 0
+                ));
+end
+$$;
+comment on function pgq._tick_has_work() is
+'Whether something is left to the next tick that nothing else tells of.';

@@ -15,9 +15,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_channel(text) from public;
 comment on function @extschema@.pgq_channel(text) is
-'The channel to LISTEN on for jobs of a queue, while the session sleeps as pgq_wait told. A '
-'notification has no payload and means: call pgq_dequeue now. Errors: 42704 unknown queue; 22004; '
-'42501.';
+'Returns the channel to LISTEN on for jobs of a queue.
+
+A session is notified while it sleeps as long as pgq_wait told. A notification has no payload and
+means: call pgq_dequeue now.
+
+Errors:
+
+* 22004: the queue is null.
+* 42501: the privilege is missing.
+* 42704: there is no such queue.';
 
 create function @extschema@.pgq_wake()
 returns void
@@ -34,40 +41,9 @@ end
 $$;
 revoke all on function @extschema@.pgq_wake() from public;
 comment on function @extschema@.pgq_wake() is
-'Ends what pgq_wait began: others need not notify this session any more. Call it before '
-'pgq_dequeue after each sleep; the end of the session does the same.';
+'Ends the sleep that pgq_wait began: other sessions need not notify this one.
 
-create function pgq._next_tick(p_now timestamptz)
-returns timestamptz
-language sql
-begin atomic
-    select least(
-        timestamptz 'epoch' + interval '1 millisecond'
-            * coalesce(pg_sequence_last_value('pgq.next_tick'), 0),
-        p_now + interval '500 ms'
-    );
-end;
-comment on function pgq._next_tick(timestamptz) is
-'When a claim has to come for what is left to the next tick.';
-
-create function pgq._tick_has_work()
-returns boolean
-language plpgsql
-as $$
-begin
-    return pgq._read_committed()  -- else its claims do no maintenance
-        and (exists (select from pgq.hint h where h.kind <> 'l')
-             or exists (
-                    select
-                      from (select r.live || r.parked as used from pgq.ring r
-                             order by r.gen desc limit 1) r,
-                           generate_series(0, 5) s
-                     where s <> all (r.used) and pg_relation_size(pgq._slot_table(s)) > 0
-                ));
-end
-$$;
-comment on function pgq._tick_has_work() is
-'Whether something is left to the next tick that nothing else tells of.';
+Call it after each sleep, before pgq_dequeue. The end of the session does the same.';
 
 create function pgq._next_event(p_queue_id integer, p_now timestamptz, p_lingers boolean)
 returns timestamptz
@@ -264,14 +240,33 @@ end
 $$;
 revoke all on function @extschema@.pgq_wait(text[], interval) from public;
 comment on function @extschema@.pgq_wait(text[], interval) is
-'For a session that listens on pgq_channel of these queues and has nothing to do: how long it may '
-'sleep, at most max_wait and a minute, until a notification. 0: call pgq_dequeue now. If none has '
-'come by then, call pgq_wait again; after a notification, or 0, pgq_wake. Before it, nobody '
-'notifies the session, nor for 40 ms from the first call after pgq_wake on, when each returns 10 '
-'ms at most: jobs that follow one another need not be announced. It is woken for new jobs and '
-'those that come back, and wakes by itself when the next one falls due or a lease expires; once a '
-'second while a queue is at a limit. A queue that was dropped and created again has another '
-'channel: a session that still listens on the old one alone sleeps for a second at most. COMMIT '
-'PREPARED cannot notify: where transactions are prepared, give a max_wait of a second. Not inside '
-'a transaction block: no notification comes there. Errors: 42704 unknown queue; 22004; 22023; '
-'42501; 25006 in a read-only transaction, if it has to write that somebody sleeps.';
+'Returns how long a session may sleep until a notification; 0: dequeue now.
+
+The session has nothing to do, and listens on pgq_channel of each of these queues. The sleep is
+at most max_wait, and at most a minute.
+
+* If the answer is 0, call pgq_wake and pgq_dequeue.
+* If a notification comes, call pgq_wake and pgq_dequeue.
+* If none comes in this time, call pgq_wait again.
+
+A session is woken for new jobs and for jobs that come back. The time ends when the next job
+falls due or a lease expires. While a queue is at a limit, the time is at most a second.
+
+Nobody notifies a session before it calls pgq_wait. For 40 ms from the first call after pgq_wake,
+each call returns 10 ms at most, and nobody notifies the session either. So jobs that follow one
+another need no notification.
+
+Exceptions:
+
+* A queue that was dropped and created again has another channel. A session that listens on the
+  old channel alone sleeps for a second at most.
+* COMMIT PREPARED cannot notify. With prepared transactions, give a max_wait of a second.
+* Do not call it inside a transaction block: no notification comes there.
+
+Errors:
+
+* 22004: an argument or a queue is null.
+* 22023: the array has more than one dimension, or max_wait is negative or infinite.
+* 25006: the transaction is read-only, and the call has to note that the session sleeps.
+* 42501: the privilege is missing.
+* 42704: there is no such queue.';

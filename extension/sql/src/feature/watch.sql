@@ -53,8 +53,13 @@ end
 $$;
 revoke all on function @extschema@.pgq_check_watch(regclass, text) from public;
 comment on function @extschema@.pgq_check_watch(regclass, text) is
-'The name of the trigger with which pgq_watch lets a table feed a queue. Errors: 42501 the caller '
-'or the owner of the table, or of a partition of it, may not enqueue; 42704 unknown queue; 22004.';
+'Returns the name of the trigger that pgq_watch creates.
+
+Errors:
+
+* 22004: an argument is null.
+* 42501: the caller, or the owner of the table or of one of its partitions, may not enqueue.
+* 42704: there is no such queue.';
 
 create function pgq._is_builtin(p_type oid)
 returns boolean
@@ -176,9 +181,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_enqueue_row() from public;
 comment on function @extschema@.pgq_enqueue_row() is
-'The trigger function of pgq_watch. Arguments: queue, table, whether to dedupe. Errors: 42501 the '
-'owner of the table may not enqueue any more; 55000 the table has no primary key any more; '
-'39P01 it is not fired after a row is inserted or updated; those of pgq_enqueue.';
+'Is the trigger function of pgq_watch.
+
+Its arguments are the queue, the table, and whether to dedupe.
+
+Errors:
+
+* 39P01: the trigger does not fire after a row is inserted or updated.
+* 42501: the owner of the table may no longer enqueue.
+* 55000: the table no longer has a primary key.
+* those of pgq_enqueue.';
 
 create function @extschema@.pgq_watch(
     relation regclass,
@@ -220,13 +232,25 @@ revoke all on function
     @extschema@.pgq_watch(regclass, text, text, text[], boolean) from public;
 comment on function
     @extschema@.pgq_watch(regclass, text, text, text[], boolean) is
-'Lets each row that is inserted into a table (events: or updated) add a job, in the same '
-'transaction. Its payload: {"table": ..., "operation": "INSERT" or "UPDATE", "key": the columns of '
-'the primary key}. Needs the right to create triggers on the table; its owner, and that of each '
-'partition, needs the privilege to enqueue. Replaces what the same call did before. condition: SQL '
-'that may name NEW and, for updates alone, OLD, with functions qualified by their schema. dedupe: '
-'none while one for the same row lives. Errors: 42501; 42704 unknown queue; 55000 no primary key; '
-'22023; 22004.';
+'Adds a job, in the same transaction, for each row that a table gets.
+
+The payload is {"table": ..., "operation": "INSERT" or "UPDATE", "key": the columns of the
+primary key}. A second call for the same table and queue replaces the first. The caller needs the
+right to create triggers on the table. The owner of the table, and of each partition, needs the
+privilege to enqueue.
+
+* condition: SQL that may name NEW and, with updates alone, OLD. Qualify functions by their
+  schema. Null: all rows.
+* events: insert, update or both.
+* dedupe: a row adds no job while a job for the same row lives.
+
+Errors:
+
+* 22004: the relation or the queue is null.
+* 22023: the events are not insert, update or both, or dedupe is null.
+* 42501: a right is missing.
+* 42704: there is no such queue.
+* 55000: the table has no primary key.';
 
 create function @extschema@.pgq_unwatch(relation regclass, queue text default 'default')
 returns boolean
@@ -249,5 +273,10 @@ end
 $$;
 revoke all on function @extschema@.pgq_unwatch(regclass, text) from public;
 comment on function @extschema@.pgq_unwatch(regclass, text) is
-'Ends what pgq_watch began, also for a queue that is gone. false: the table was not watched for '
-'that queue. Errors: 42501 somebody else owns the table.';
+'Ends what pgq_watch began, also for a queue that no longer exists.
+
+* Returns false if the table was not watched for this queue.
+
+Errors:
+
+* 42501: the caller does not own the table.';

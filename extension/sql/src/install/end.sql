@@ -11,7 +11,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$ select '@pgq_version@'::text $$;
 revoke all on function @extschema@.pgq_version() from public;
-comment on function @extschema@.pgq_version() is 'The version of the installed extension.';
+comment on function @extschema@.pgq_version() is 'Returns the version of the installed extension.';
 
 revoke all on all tables in schema pgq from public;
 revoke all on all sequences in schema pgq from public;

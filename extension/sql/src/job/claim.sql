@@ -153,8 +153,21 @@ end
 $$;
 revoke all on function @extschema@.pgq_claim(bigint, interval, text) from public;
 comment on function @extschema@.pgq_claim(bigint, interval, text) is
-'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 at '
-'once when another consumer holds it (the detail says which one until when) or an open transaction '
-'has it locked; P0002 unknown or finished; 55000 scheduled, waiting, expired, to be cancelled, '
-'without an attempt left, or in a queue that is paused or at a limit; 22004, 22023 and 25001 as '
-'pgq_dequeue.';
+'Claims one given job, and leases it for timeout.
+
+The job is ready, or its lease has expired. The call does not wait: a job that others hold gives
+55P03 at once.
+
+* timeout: the lease, up to 24 days.
+* worker: a name for the operator, of at most 200 characters.
+
+Errors:
+
+* 22004: the id or the timeout is null.
+* 22023: the timeout is out of range, or the worker is too long.
+* 25001: the queue has limits, and the isolation level is REPEATABLE READ or SERIALIZABLE.
+* 55000: the job is scheduled, waiting, expired, to be cancelled or without an attempt left, or
+  its queue is paused or at a limit.
+* 55P03: another consumer holds the job (the detail says which one, until when), or an open
+  transaction has locked it.
+* P0002: the job is unknown or finished.';

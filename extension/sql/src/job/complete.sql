@@ -47,10 +47,18 @@ end
 $$;
 revoke all on function @extschema@.pgq_complete(bigint, bigint, jsonb) from public;
 comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
-'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
-'is kept with the job for the queue''s keep_completed. A second session with the same receipt '
-'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
-'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
+'Completes a job in the caller''s transaction.
+
+A second session with the same receipt waits for the transaction of the first one.
+
+* result: kept with the job for keep_completed of the queue.
+* Returns false if the lease is lost. Then nothing was changed.
+
+Errors:
+
+* 22004: the id or the token is null.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 54000: the result is larger than 64 MB.';
 
 create function @extschema@.pgq_complete(
     ids bigint[],
@@ -108,12 +116,20 @@ end
 $$;
 revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) from public;
 comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
-'Ends jobs in the caller''s transaction and returns the ids of those that were completed, each '
-'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
-'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
-'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
-'lengths; 54000 a result is larger than 64 MB; 40001; 40P01, rarely, where pgq_cancel_all is at '
-'the same jobs: run it again.';
+'Completes jobs in the caller''s transaction. Returns their ids, each once.
+
+Receipts whose lease is lost are left out of the result.
+
+* results: one for each receipt, null for none, kept as by pgq_complete(id, token, result). For a
+  receipt that is given twice, the first result that is not null counts.
+
+Errors:
+
+* 22004: an array of ids or tokens, an id or a token is null.
+* 22023: the arrays have different lengths.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 40P01: rarely, pgq_cancel_all works on the same jobs. Run the transaction again.
+* 54000: a result is larger than 64 MB.';
 
 create function pgq._complete(p_ids bigint[], p_tokens bigint[])
 returns setof bigint
@@ -164,10 +180,15 @@ revoke all on function
     from public;
 comment on function
     @extschema@.pgq_complete_and_dequeue(bigint[], bigint[], integer, interval, text, text) is
-'Ends the jobs of the last batch, as pgq_complete, and claims the next one, as pgq_dequeue, in '
-'one transaction: one round trip and one flush to disk instead of two. The arrays may be empty. '
-'Errors: PQ001 a lease is lost: then nothing is completed and nothing is claimed; those of '
-'pgq_complete and pgq_dequeue.';
+'Completes the jobs of the last batch and claims the next one.
+
+Both happen in one transaction, as by pgq_complete and pgq_dequeue: one round trip and one flush
+to disk instead of two. The arrays may be empty.
+
+Errors:
+
+* PQ001: a lease is lost. Then nothing is completed and nothing is claimed.
+* those of pgq_complete and pgq_dequeue.';
 
 create function @extschema@.pgq_fail(
     id bigint,
@@ -205,11 +226,20 @@ $$;
 revoke all on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean)
     from public;
 comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean, boolean) is
-'Ends an attempt in the caller''s transaction. ''scheduled'': the job is tried again after '
-'retry_in, or after the queue''s backoff with jitter. ''dead'': it had no attempt left, or '
-'retryable is false; it is kept with its payload and last error, and pgq_retry brings it back. '
-'''cancelled'': pgq_cancel was called for it, or cancel is true: then it ends as if pgq_cancel had '
-'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
-'changed. Of an error with more than 20,000 characters it keeps the first and last 10,000. Errors: '
-'22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
-'with cancel; 40001.';
+'Ends an attempt that failed, in the caller''s transaction.
+
+* error: kept with the job. Of more than 20,000 characters the first and last 10,000 are kept.
+* retry_in: the wait before the next try. Null: the backoff of the queue, with jitter.
+* retryable: false lets the job die at once.
+* cancel: true ends the job as pgq_cancel does, whatever attempts are left. The error says why.
+* Returns ''scheduled'' if the job is tried again.
+* Returns ''dead'' if the job had no attempt left, or retryable is false. The job is kept with
+  its payload and last error, and pgq_retry brings it back.
+* Returns ''cancelled'' if pgq_cancel was called for the job, or cancel is true.
+* Returns null if the lease is lost. Then nothing was changed.
+
+Errors:
+
+* 22004: the id, the token, retryable or cancel is null.
+* 22023: retry_in is negative or infinite, or is given together with cancel.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';

@@ -134,14 +134,24 @@ end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
 comment on function @extschema@.pgq_dequeue(integer, interval, text, text) is
-'Claims up to batch jobs of a queue, and leases them for timeout (up to 24 days; renew with '
-'pgq_heartbeat). The highest priority comes first, then the order in which jobs became ready: by '
-'id, if they never waited. Waits for no job: an empty result means that there is nothing to do '
-'now. A job whose lease has expired is ready again when the next tick has come, within half a '
-'second while pgq is called; if it was the second lease in a row, after the queue''s backoff. '
-'worker: a name for the operator, of at most 200 characters. '
-'Errors: 42704 unknown queue; 22004 null argument; 22023 batch or timeout out of range, worker too '
-'long; 25001 under REPEATABLE READ and SERIALIZABLE if the queue has limits.';
+'Claims up to batch jobs of a queue, and leases them for timeout.
+
+The highest priority comes first, then the order in which jobs became ready. For jobs that never
+waited this is the order of their ids. The call waits for no job: an empty result means that
+there is nothing to do now.
+
+A job whose lease has expired is ready again at the next maintenance, within half a second while
+pgq is called. After the second expired lease in a row the backoff of the queue comes first.
+
+* timeout: the lease, up to 24 days. Renew it with pgq_heartbeat.
+* worker: a name for the operator, of at most 200 characters.
+
+Errors:
+
+* 22004: an argument other than worker is null.
+* 22023: batch or timeout is out of range, or worker is too long.
+* 25001: the queue has limits, and the isolation level is REPEATABLE READ or SERIALIZABLE.
+* 42704: there is no such queue.';
 
 --@ each ring
 create function pgq._lease_{slot}(
@@ -213,8 +223,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text[], text) from public;
 comment on function @extschema@.pgq_dequeue(integer, interval, text[], text) is
-'Claims up to batch jobs from several queues: all that the first one has, then the second, and '
-'so on. Otherwise as pgq_dequeue of one queue.';
+'Claims up to batch jobs of several queues, and leases them for timeout.
+
+All jobs of the first queue come first, then those of the second, and so on. Otherwise the call
+is as pgq_dequeue of one queue.
+
+* queues: in the order in which to look.
+
+Errors:
+
+* those of pgq_dequeue of one queue.';
 
 create function @extschema@.pgq_pop(
     batch integer default 1,
@@ -245,7 +263,14 @@ end
 $$;
 revoke all on function @extschema@.pgq_pop(integer, text) from public;
 comment on function @extschema@.pgq_pop(integer, text) is
-'Removes up to batch jobs in the caller''s transaction: done when it commits, back at once when '
-'it rolls back or its connection dies, locked while it is prepared. There is no lease and no '
-'receipt (token is null), and a rolled back try is not counted. The queue''s keep_completed '
-'applies. Errors as pgq_dequeue.';
+'Removes up to batch jobs in the caller''s transaction, and returns them.
+
+The jobs are completed when the transaction commits. They are back at once when it rolls back or
+its connection ends. They stay locked while it is prepared.
+
+There is no lease and no receipt: the token is null. A try that is rolled back does not count.
+Completed jobs are kept for keep_completed of the queue.
+
+Errors:
+
+* those of pgq_dequeue.';

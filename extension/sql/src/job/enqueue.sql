@@ -88,24 +88,41 @@ comment on function
         jsonb, text, integer, timestamptz, text, text, integer, jsonb, text, timestamptz, bigint[],
         text
     ) is
-'Adds a job in the caller''s transaction and returns its id. priority: -32768 to 32767, higher '
-'first. run_at: not before then, within 1000 years; null or past: now. max_attempts: default the '
-'queue''s. headers: a JSON object that travels with the job. dedupe_key (1 to 250 characters): if '
-'a live job of the queue has it, or one that completed within its dedupe_for, nothing is added and '
-'its id returned; waits for a transaction that is enqueueing with the same key. on_duplicate: '
-'''keep'' leaves that job as it is; ''replace'' gives it this payload and run_at, unless it is '
-'active; ''error'' raises 23505. group_key (1 to 250 characters): of the queue''s jobs with the '
-'same one at most group_concurrency are active at a time, in id order, retries included. '
-'expires_at, within 1000 years: if it has not started by then it is dead, with the error '
-'''expired'', and does not run; one that was released has not started. after: ids of jobs; it '
-'waits until all of them have completed, where a job that is not known any more counts as '
-'completed; after_on_dead: if one of them dies or is cancelled, it is dead, too (''die''), or '
-'waits until that one is retried (''wait''). Errors: 42704 unknown queue; 22004 null payload, '
-'queue or priority; 22003 priority; 22023 other values; 23505; 40001; 53400 the queue has '
-'max_ready jobs; 54000 the payload is longer than its max_payload or 64 MB, the headers than 1 MB, '
-'or the priority would be its 1001st; P0002 an id in after that no job has had yet; 0A000 after '
-'with a group_key; 25001 under REPEATABLE READ and SERIALIZABLE, with after, or with a dedupe_key '
-'where the queue has a dedupe_for.';
+'Adds a job in the caller''s transaction and returns its id.
+
+* priority: -32768 to 32767, higher first.
+* run_at: the job does not start before this time, within 1,000 years. Null or past: now.
+* dedupe_key: 1 to 250 characters. If a live job of the queue has the key, or a job that
+  completed within dedupe_for, nothing is added, and the id of that job is returned. The call
+  waits for a transaction that enqueues with the same key.
+* group_key: 1 to 250 characters. Of the jobs of a queue with the same key at most
+  group_concurrency are active at a time, in the order of their ids, retries included.
+* max_attempts: null for the setting of the queue.
+* headers: a JSON object that travels with the job.
+* on_duplicate: what happens to the job that has the dedupe key. ''keep'': nothing. ''replace'':
+  it gets this payload and run_at, unless it is active. ''error'': the call raises 23505.
+* expires_at: within 1,000 years. A job that has not started by then is dead, with the error
+  ''expired'', and does not run. A released job has not started.
+* after: ids of jobs. The job waits until all of them have completed. A job that is no longer
+  known counts as completed.
+* after_on_dead: what happens if one of these jobs dies or is cancelled. ''die'': the new job is
+  dead, too. ''wait'': the new job waits until that one is retried.
+
+Errors:
+
+* 0A000: after is given with a group_key.
+* 22003: the priority is out of range.
+* 22004: the payload, queue, priority or another needed argument is null.
+* 22023: another argument is bad.
+* 23505: a live job has the dedupe key, and on_duplicate is ''error''.
+* 25001: the isolation level is REPEATABLE READ or SERIALIZABLE, with after, or with a dedupe_key
+  in a queue with dedupe_for.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 42704: there is no such queue.
+* 53400: the queue has max_ready jobs.
+* 54000: the payload is longer than max_payload of the queue or 64 MB, the headers are longer
+  than 1 MB, or the queue has 1,000 other priorities.
+* P0002: no job has had an id in after yet.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],
@@ -187,8 +204,19 @@ comment on function
         jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text, timestamptz,
         bigint[], text
     ) is
-'Adds one job per payload, with the same settings, and returns their ids in the order of the '
-'payloads. Arguments and errors as in pgq_enqueue; 22004 also for a null payload, 22023 for keys '
-'that are not as many as the payloads. A null key: none for that job. Of payloads with the same '
-'dedupe key the first is added, with ''replace'' the last. Nothing is added if one is bad. 40P01, '
-'rarely, with ''replace'' beside pgq_cancel_all: run it again.';
+'Adds one job per payload. Returns the ids in the order of the payloads.
+
+All jobs have the same settings: the arguments are those of pgq_enqueue. If one payload or key is
+bad, no job is added.
+
+* dedupe_keys, group_keys: one for each payload; null for a job without one.
+* on_duplicate: of payloads with the same dedupe key the first one is added; with ''replace'',
+  the last one.
+
+Errors:
+
+* 22004: a payload is null.
+* 22023: there are not as many keys as payloads.
+* 40P01: rarely, with ''replace'', pgq_cancel_all works on the same jobs. Run the transaction
+  again.
+* those of pgq_enqueue.';

@@ -81,13 +81,23 @@ end
 $$;
 revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) from public;
 comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
-'Renews leases from now on for timeout, or for as long as each claim asked for, and returns the '
-'new expiry of each once, and whether pgq_cancel was called for it; receipts whose lease is lost '
-'are left out. Waits for no transaction that has a job locked, because it ends or cancels it, say: '
-'such a lease is not renewed and comes with the expiry that it has; nobody can claim the job '
-'meanwhile. checkpoints, for which it does wait: one for each receipt, null to leave it; kept with '
-'the job for its next attempt. Errors: 22004 null array, id or token; 22023 different lengths or '
-'timeout out of range; 54000 a checkpoint is larger than 64 MB; 40001.';
+'Renews leases from now on. Returns the new expiry of each, once.
+
+Receipts whose lease is lost are left out of the result. Without checkpoints the call waits for
+no transaction that has locked a job, for example to end or cancel it. Such a lease is not
+renewed: the result has its present expiry. Nobody can claim the job meanwhile.
+
+* timeout: the new lease. Null: the timeout of each claim.
+* checkpoints: one for each receipt, kept with the job for its next attempt. Null: the checkpoint
+  stays as it is. The call waits for locked jobs that get a checkpoint.
+* Returns cancel_requested: true if pgq_cancel was called for the job.
+
+Errors:
+
+* 22004: an array of ids or tokens, an id or a token is null.
+* 22023: the arrays have different lengths, or the timeout is out of range.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 54000: a checkpoint is larger than 64 MB.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,
@@ -113,8 +123,18 @@ end
 $$;
 revoke all on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) from public;
 comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) is
-'Renews a lease from now on for timeout, or for as long as the claim asked for, and returns its '
-'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
-'checkpoint: how far the job has come; kept with it for its next attempt (null: as before). '
-'Errors: 22004 null receipt; 22023 timeout out of range; 54000 the checkpoint is larger than 64 '
-'MB; 40001.';
+'Renews a lease from now on, and returns its new expiry.
+
+An expired lease that nobody has taken back is still good.
+
+* timeout: the new lease. Null: the timeout of the claim.
+* checkpoint: how far the job has come; kept with the job for its next attempt. Null: the
+  checkpoint stays as it is.
+* Returns null if the lease is lost.
+
+Errors:
+
+* 22004: the id or the token is null.
+* 22023: the timeout is out of range.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 54000: the checkpoint is larger than 64 MB.';

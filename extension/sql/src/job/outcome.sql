@@ -30,8 +30,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_outcome(bigint, bigint) from public;
 comment on function @extschema@.pgq_outcome(bigint, bigint) is
-'What became of a receipt, for whoever has lost the answer to a call with it. ''completed'', '
-'''dead'' or ''cancelled'': the job ended so, with this receipt, or as its last lease was lost. '
-'''active'': the receipt is good. ''lost'': the job goes on, or has ended, without it; perhaps it '
-'was given back or failed with it. null: nothing is kept of the job. Errors: 22004 null receipt; '
-'40001.';
+'Says what became of a receipt, after the answer to a call was lost.
+
+* Returns ''completed'', ''dead'' or ''cancelled'' if the job ended so with this receipt, or when
+  its last lease was lost.
+* Returns ''active'' if the receipt is good.
+* Returns ''lost'' if the job goes on, or has ended, without this receipt. Perhaps the receipt
+  released or failed it.
+* Returns null if nothing is kept of the job.
+
+Errors:
+
+* 22004: the id or the token is null.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';

@@ -50,7 +50,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_reclaim(text, integer) from public;
 comment on function @extschema@.pgq_reclaim(text, integer) is
-'Takes back up to max expired leases of a queue, or of all, and returns the ids of the jobs: '
-'each is ready again; after the queue''s backoff if it was the second lease in a row that it lost; '
-'or, without an attempt left, dead. Not needed for progress: pgq_dequeue '
-'sees to expired leases by itself. Errors: 42704 unknown queue; 22004 and 22023 max.';
+'Takes back up to max expired leases, and returns the ids of the jobs.
+
+No queue needs this function: ordinary calls take expired leases back. A job without an attempt
+left is dead. After the second expired lease in a row the job is ready after the backoff of the
+queue. Every other job is ready at once.
+
+* queue: null for all queues that the caller may consume from.
+
+Errors:
+
+* 22004: max is null.
+* 22023: max is out of range.
+* 42704: there is no such queue.';

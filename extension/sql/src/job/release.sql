@@ -60,9 +60,17 @@ end
 $$;
 revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from public;
 comment on function @extschema@.pgq_release(bigint, bigint, interval) is
-'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
-'not count. If pgq_cancel was called for it, it is cancelled. false: the lease is lost, nothing '
-'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; 40001.';
+'Gives a job back in the caller''s transaction. The attempt does not count.
+
+The job is ready at once, or after delay. If pgq_cancel was called for the job, it is cancelled.
+
+* Returns false if the lease is lost. Then nothing was changed.
+
+Errors:
+
+* 22004: the id, the token or the delay is null.
+* 22023: the delay is negative or infinite.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
 
 create function @extschema@.pgq_release_unheld(
     worker text,
@@ -91,9 +99,20 @@ end
 $$;
 revoke all on function @extschema@.pgq_release_unheld(text, bigint[], integer) from public;
 comment on function @extschema@.pgq_release_unheld(text, bigint[], integer) is
-'Gives back, as pgq_release, what is leased to a worker under a token that is not in tokens, and '
-'returns the ids: for a worker that may have lost the answer to a claim, and for whoever outlives '
-'one. tokens: of all jobs that the worker has begun and not ended. pid: only what that session has '
-'claimed, where several workers share a name; null for any. A claim that is still under way is not '
-'seen: call it once more. Looks at the first 10,000 live jobs of each priority in each of six '
-'tables. Errors: 22004 null worker or tokens; 40001.';
+'Gives back the leased jobs that a worker does not hold. Returns their ids.
+
+A worker calls it when the answer to a claim may be lost. Another program may call it for a
+worker that has ended. Jobs come back as by pgq_release.
+
+The call does not see a claim that is still under way: call it once more. It looks at the first
+10,000 live jobs of each priority in each of six tables.
+
+* tokens: of all jobs that the worker has begun and not ended. Jobs with other tokens are given
+  back.
+* pid: give back only what this session has claimed, where several workers share a name. Null: of
+  any session.
+
+Errors:
+
+* 22004: the worker, the array or a token is null.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';

@@ -45,11 +45,19 @@ end
 $$;
 revoke all on function @extschema@.pgq_cancel(bigint, boolean) from public;
 comment on function @extschema@.pgq_cancel(bigint, boolean) is
-'Cancels a ready, scheduled or waiting job in the caller''s transaction; it is kept in the archive '
-'for the queue''s keep_dead. false: it is finished or unknown, or it is active: then its worker is '
-'told at its next heartbeat, and there is no other attempt. force: an active job is cancelled, '
-'too, and its receipt is good for nothing any more. Waits for a transaction that is about to '
-'claim, pop or end it. Errors: 22004 null argument; 40001.';
+'Cancels a ready, scheduled or waiting job in the caller''s transaction.
+
+The archive keeps the job for keep_dead of its queue. An active job goes on: its worker is told
+at the next heartbeat, and there is no other attempt. The call waits for a transaction that is
+about to claim, pop or end the job.
+
+* force: cancels an active job, too. Its receipt is then lost.
+* Returns false if the job is unknown, finished or, without force, active.
+
+Errors:
+
+* 22004: an argument is null.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
 
 create function @extschema@.pgq_cancel_key(
     queue text,
@@ -81,8 +89,15 @@ end
 $$;
 revoke all on function @extschema@.pgq_cancel_key(text, text, boolean) from public;
 comment on function @extschema@.pgq_cancel_key(text, text, boolean) is
-'Cancels the live job with a dedupe key, as pgq_cancel(id); if that ends meanwhile, the one that '
-'has got the key. Errors: 42704 unknown queue; 22004; 40001.';
+'Cancels the live job with a dedupe key, as pgq_cancel does.
+
+If this job ends meanwhile, the call cancels the job that has got the key.
+
+Errors:
+
+* 22004: an argument is null.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 42704: there is no such queue.';
 
 create function pgq._end_live(
     p_queue_id integer, p_states text[], p_max bigint, p_keep boolean
@@ -188,7 +203,18 @@ end
 $$;
 revoke all on function @extschema@.pgq_cancel_all(text, boolean, integer) from public;
 comment on function @extschema@.pgq_cancel_all(text, boolean, integer) is
-'As pgq_cancel, for up to max (null: all) live jobs of a queue; returns how many were cancelled. '
-'When it has cancelled less than max, the workers of the others are told. Errors: 42704 unknown '
-'queue; 22004; 22023 max; 40001; 40P01, rarely, where others replace or complete several of its '
-'jobs, and one of them is released or moved meanwhile: run it again.';
+'Cancels the live jobs of a queue, as pgq_cancel does, and returns their number.
+
+The workers of active jobs are told if fewer than max jobs were cancelled.
+
+* force: cancels active jobs, too.
+* max: at most this number. Null: all.
+
+Errors:
+
+* 22004: the queue or force is null.
+* 22023: max is out of range.
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* 40P01: rarely, others replace or complete several of the jobs, while one of these is released
+  or moved. Run the transaction again.
+* 42704: there is no such queue.';

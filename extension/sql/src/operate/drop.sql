@@ -218,11 +218,21 @@ end
 $$;
 revoke all on function @extschema@.pgq_drop_queue(text, boolean) from public;
 comment on function @extschema@.pgq_drop_queue(text, boolean) is
-'Drops a queue and its schedules. Completed and cancelled jobs stay in the archive until they '
-'expire, and are shown to those who may observe all queues; they are not of a new queue of that '
-'name. For tables that are watched for it call pgq_unwatch, or their inserts fail. Waits for no '
-'other queue and holds up none. A job that an open transaction adds to the dropped queue is '
-'cancelled, with force deleted. force: also if it holds live or dead jobs, which are deleted. '
-'Errors: 42704 unknown queue; 55006 it holds jobs, at the call or at the commit; 55P03 a '
-'transaction that changes the queue stayed open for 200 ms; 25001 under REPEATABLE READ and '
-'SERIALIZABLE.';
+'Drops a queue and its schedules.
+
+Completed and cancelled jobs stay in the archive until they expire. Roles that may observe all
+queues see them. A new queue of the same name does not have them.
+
+The call waits for no other queue, and holds up none. A job that an open transaction adds to the
+dropped queue is cancelled; with force it is deleted. Call pgq_unwatch for tables that feed the
+queue, or their inserts fail.
+
+* force: drops a queue with live or dead jobs, too, and deletes these jobs.
+
+Errors:
+
+* 22004: an argument is null.
+* 25001: the isolation level is REPEATABLE READ or SERIALIZABLE.
+* 42704: there is no such queue.
+* 55006: the queue holds jobs, at the call or at the commit.
+* 55P03: another transaction that changes the queue stayed open for 200 ms.';

@@ -168,13 +168,27 @@ end
 $$;
 revoke all on function @extschema@.pgq_grant(text, name, text[]) from public;
 comment on function @extschema@.pgq_grant(text, name, text[]) is
-'Gives a role (or public: everybody) privileges on a queue, or on all queues (''*''), those that '
-'are created later included. enqueue: add jobs; consume: claim them and end them; observe: see the '
-'queue and its jobs in the views; manage: everything else, this function included. manage on ''*'' '
-'is needed to create queues. A role can call the functions from the commit on; if the caller '
-'manages all queues, at once. What a role may not touch does not exist for it. A function with '
-'SECURITY DEFINER that calls pgq does so with the privileges of the session''s role. Errors: 42704 '
-'unknown queue or role; 42501; 22004; 22023 unknown privilege.';
+'Gives a role privileges on a queue, or on all queues.
+
+The role can call the functions after the commit; at once if the caller manages all queues.
+Without the privilege, receipts count as lost, jobs as unknown, and any queue name gives 42501,
+existing or not. A SECURITY DEFINER function that calls pgq has the privileges of the role of the
+session.
+
+* queue: ''*'' means all queues, also later ones. To create queues, a role needs manage on ''*''.
+* role: public means everybody.
+* privileges: enqueue, consume, observe, manage.
+* enqueue: add jobs.
+* consume: claim jobs and end them.
+* observe: see the queue and its jobs in the views.
+* manage: everything else, this function included.
+
+Errors:
+
+* 22004: an argument or a privilege is null.
+* 22023: there is no such privilege.
+* 42501: the caller may not manage the queue.
+* 42704: there is no such queue or role.';
 
 create function @extschema@.pgq_revoke(
     queue text,
@@ -197,5 +211,15 @@ end
 $$;
 revoke all on function @extschema@.pgq_revoke(text, name, text[]) from public;
 comment on function @extschema@.pgq_revoke(text, name, text[]) is
-'Takes back what pgq_grant gave for that queue, or for ''*''; a privilege on all queues is not '
-'taken back for one. Errors: as pgq_grant, but the role may have been dropped.';
+'Takes back what pgq_grant gave on a queue, or on all queues.
+
+A privilege on all queues cannot be taken back for one of them. The role may have been dropped.
+
+* queue: ''*'' for the privileges on all queues.
+
+Errors:
+
+* 22004: an argument or a privilege is null.
+* 22023: there is no such privilege.
+* 42501: the caller may not manage the queue.
+* 42704: there is no such queue.';

@@ -188,20 +188,30 @@ comment on function pgq._locks() is 'For the view pgq_locks.';
 create view @extschema@.pgq_health as
 select * from pgq._health();
 comment on view @extschema@.pgq_health is
-'What keeps the queue healthy, and what is in its way: maintenance; whether the clock was set '
-'back; rotation; whether the owner of pgq may see what other sessions do (else GRANT '
-'pg_read_all_stats to it); sessions that use a slot (it cannot be emptied meanwhile); who holds '
-'the xmin horizon, by session, prepared transaction or replication slot; jobs, groups and '
-'schedules that maintenance leaves out, because it failed with them; pg_dump at work (nothing is '
-'emptied meanwhile, for at most a day); the archive; the slots. status: ok, warning, or unknown '
-'where the owner may not see what the session does. A warning are sessions in a transaction for '
-'more than a minute that use a slot, or for more than 5 that hold the horizon; replication slots '
-'that hold it and are not in use, or are 100000 transactions behind; all that is left out; dumps '
-'for more than an hour; a clock that was set back by more than a minute, for a day; a last tick in '
-'the future. Empty for who may not observe all queues.';
+'What holds up maintenance and vacuum, by session and query.
+
+Empty for a role that may not observe all queues. A status is ok, warning, or unknown where the
+owner of pgq may not see what a session does. The subjects:
+
+* maintenance: when it ran last. A warning if it does not run, or ran in the future.
+* clock: whether the clock was set back by more than a minute. A warning for a day.
+* rotation: the slots in use. A warning if the ring is full.
+* sessions: whether the owner of pgq may see what other sessions do. If not, GRANT
+  pg_read_all_stats to it.
+* slot in use: a session uses a slot, which cannot be emptied meanwhile. A warning after a minute
+  in a transaction.
+* xmin held: a session, prepared transaction or replication slot holds the xmin horizon. A
+  warning for a session after 5 minutes, for a replication slot that is not in use, and at
+  100,000 transactions behind.
+* jobs, groups and schedules that maintenance leaves out after it failed with them: a warning.
+* dumps: pg_dump is at work, and nothing is emptied meanwhile, for a day at most. A warning after
+  an hour.
+* archive, slot: their sizes.';
 
 create view @extschema@.pgq_locks as
 select * from pgq._locks();
 comment on view @extschema@.pgq_locks is
-'Sessions that wait for a lock while they use pgq, and each session that they wait for. Empty for '
-'who may not observe all queues.';
+'Sessions that wait for a lock while they use pgq, and what they wait for.
+
+One row for each waiting session and each session that it waits for. Empty for a role that may
+not observe all queues.';

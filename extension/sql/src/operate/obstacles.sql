@@ -216,12 +216,19 @@ select q.name as queue, o.cause, o.jobs, o.group_key, o.job_id, o.state, o.worke
   from pgq._obstacles() o
   join pgq.queue q on q.id = o.queue_id;
 comment on view @extschema@.pgq_obstacles is
-'What jobs of the queues that the caller may observe wait for, beside what pgq_queues shows (a '
-'pause, max_active). One row for each cause and job or transaction; jobs: how many wait. cause: '
-'rate_limit: nothing starts until then; group: job_id of the same group is active, scheduled or '
-'(with group_on_dead => block) dead; after: job_id has to complete first, and is active, '
-'scheduled, dead or cancelled; transaction: one that is open (pid) or prepared (transaction) has '
-'claimed, ended or locked jobs, job_id the first of them; without either it is not known which '
-'one. since: when the job was claimed, else enqueued, or has ended, or the transaction began. '
-'until: when its lease expires, or it is due. Of many, the first: 10000 jobs that wait in a group, '
-'1000 that come after others, 10000 of each priority in each slot.';
+'What the jobs of a queue wait for, beside what pgq_queues shows.
+
+pgq_queues shows a pause and max_active. This view has one row for each other cause, and for each
+job or transaction that is in the way. It shows the queues that the caller may observe. It looks
+at the first 10,000 jobs that wait in groups, the first 1,000 that come after others, and the
+first 10,000 of each priority in each slot.
+
+* cause rate_limit: nothing starts before until.
+* cause group: job_id is of the same group, and active, scheduled or (with group_on_dead =>
+  block) dead.
+* cause after: job_id has to complete first, and is active, scheduled, dead or cancelled.
+* cause transaction: an open transaction (pid) or a prepared one (transaction) has claimed, ended
+  or locked jobs; job_id is the first of them. Without either it is not known which transaction.
+* jobs: how many jobs wait.
+* since: when the job was claimed, else enqueued, or has ended; or when the transaction began.
+* until: when the lease of the job expires, or the job is due.';

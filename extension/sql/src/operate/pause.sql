@@ -28,8 +28,14 @@ end
 $$;
 revoke all on function @extschema@.pgq_pause(text) from public;
 comment on function @extschema@.pgq_pause(text) is
-'Lets no more jobs of a queue be claimed; running ones go on, and enqueue works. Errors: 42704 '
-'unknown queue.';
+'Stops claims of jobs of a queue until pgq_resume.
+
+Running jobs go on, and enqueue works.
+
+Errors:
+
+* 22004: the queue is null.
+* 42704: there is no such queue.';
 
 create function @extschema@.pgq_resume(queue text)
 returns void
@@ -43,7 +49,12 @@ end
 $$;
 revoke all on function @extschema@.pgq_resume(text) from public;
 comment on function @extschema@.pgq_resume(text) is
-'Lets the jobs of a paused queue be claimed again. Errors: 42704 unknown queue.';
+'Lets the jobs of a paused queue be claimed again.
+
+Errors:
+
+* 22004: the queue is null.
+* 42704: there is no such queue.';
 
 create function @extschema@.pgq_unblock(queue text, group_key text)
 returns boolean
@@ -66,5 +77,13 @@ end
 $$;
 revoke all on function @extschema@.pgq_unblock(text, text) from public;
 comment on function @extschema@.pgq_unblock(text, text) is
-'Lets a group go on that waits because one of its jobs has died, where group_on_dead is block; the '
-'dead job stays dead. false: the group is not blocked. Errors: 42704 unknown queue; 22004.';
+'Lets a group go on that waits because one of its jobs has died.
+
+Such a group waits where group_on_dead is block. The dead job stays dead.
+
+* Returns false if the group is not blocked.
+
+Errors:
+
+* 22004: an argument is null.
+* 42704: there is no such queue.';

@@ -102,8 +102,16 @@ end
 $$;
 revoke all on function @extschema@.pgq_retry(bigint) from public;
 comment on function @extschema@.pgq_retry(bigint) is
-'Makes a dead job ready again, with all its attempts, in the caller''s transaction. false: there '
-'is no dead job of that id. Errors: 22004 null id; 23505 a live job has its dedupe key.';
+'Makes a dead job ready again in the caller''s transaction.
+
+The job has all its attempts again.
+
+* Returns false if there is no dead job with this id.
+
+Errors:
+
+* 22004: the id is null.
+* 23505: a live job has its dedupe key.';
 
 create function @extschema@.pgq_retry_dead(
     queue text,
@@ -132,8 +140,17 @@ end
 $$;
 revoke all on function @extschema@.pgq_retry_dead(text, integer) from public;
 comment on function @extschema@.pgq_retry_dead(text, integer) is
-'Makes up to max dead jobs of a queue ready again, oldest first, and returns their ids; those '
-'whose dedupe key a live job has stay dead. Errors: 42704 unknown queue; 22004 and 22023 max.';
+'Makes dead jobs of a queue ready again, oldest first, and returns their ids.
+
+A job whose dedupe key a live job has stays dead.
+
+* max: at most this number.
+
+Errors:
+
+* 22004: an argument is null.
+* 22023: max is out of range.
+* 42704: there is no such queue.';
 
 create function @extschema@.pgq_purge(
     queue text,
@@ -182,9 +199,17 @@ end
 $$;
 revoke all on function @extschema@.pgq_purge(text, text[], integer) from public;
 comment on function @extschema@.pgq_purge(text, text[], integer) is
-'Deletes up to max (null: all) jobs of a queue that are in one of the states ready, scheduled, '
-'waiting, dead, completed or cancelled, and returns their number. Active jobs stay, and so do jobs '
-'that another transaction is about to claim or retry. Waits for maintenance that is moving jobs. '
-'With completed jobs the dedupe keys go that were held for them. For completed and cancelled jobs '
-'it reads the whole archive: retention is what usually removes them. Errors: 42704 unknown queue; '
-'22004; 22023 another state, or max.';
+'Deletes the jobs of a queue that are in given states. Returns their number.
+
+Active jobs stay. So do jobs that another transaction is about to claim or retry. The call waits
+for maintenance that moves jobs. Completed jobs take their dedupe keys with them. For completed
+and cancelled jobs the call reads the whole archive: leave them to retention as a rule.
+
+* states: of ready, scheduled, waiting, dead, completed and cancelled.
+* max: at most this number. Null: all.
+
+Errors:
+
+* 22004: the queue, the array or a state is null.
+* 22023: a state is another one, or max is out of range.
+* 42704: there is no such queue.';

@@ -143,13 +143,24 @@ comment on function
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
         integer, text, integer, interval, integer, interval, integer, integer, text
     ) is
-'Changes those settings of a queue that are given (see pgq_create_queue). Retention counts for '
-'jobs that finish from then on; if the queue kept no completed jobs, for those claimed from then '
-'on; a lower group_concurrency for a group when its jobs end; max_active also for jobs that are '
-'running (for 10000 of them if there was no limit), so that a lower one is reached as they end; '
-'another rate_limit or rate_interval begins with all starts; other limits for what is enqueued or '
-'claimed from then on; the description at once, an empty one removes it. Claims that are not '
-'committed yet go by the old settings. Errors: 42704 unknown queue; 22004; 22023.';
+'Changes the settings of a queue that are given; see pgq_create_queue.
+
+A change counts for what is enqueued or claimed from then on. Claims that are not committed yet
+go by the old settings. Exceptions:
+
+* keep_completed, keep_dead: for jobs that finish from then on. If the queue kept no completed
+  jobs, for jobs that are claimed from then on.
+* group_concurrency: a lower one counts for a group when its jobs end.
+* max_active: counts running jobs, too, 10,000 of them if there was no limit. A lower one is
+  reached as they end.
+* rate_limit, rate_interval: another one begins with all starts.
+* description: at once. An empty one removes it.
+
+Errors:
+
+* 22004: the name is null.
+* 22023: a setting is out of range.
+* 42704: there is no such queue.';
 
 create function pgq._check_queue_name(p_name text)
 returns void
@@ -240,20 +251,35 @@ comment on function
         text, integer, interval, double precision, interval, interval, interval, integer, interval,
         integer, text, integer, interval, integer, interval, integer, integer, boolean, text
     ) is
-'Creates a queue. max_attempts: tries before a job is dead (1 to 32767). The wait before the next '
-'try is backoff_base * backoff_factor ^ (attempt - 1), at most backoff_max (not less than '
-'backoff_base), of that a random share between a half and all; backoff_factor: 1 to 1000. '
-'keep_completed: how long completed jobs stay in the archive (0: not at all), keep_dead: dead and '
-'cancelled ones. max_active: how many of its jobs may be active at a time, over all workers (0: no '
-'limit; up to 10000). dedupe_for: how long a dedupe key stays taken after its job has completed; '
-'such jobs stay in the archive for that long at least. group_concurrency: how many jobs of a group '
-'may be active at a time. group_on_dead: when a job of a group dies the next one runs (continue), '
-'or waits until it is retried or pgq_unblock is called (block). rate_limit: how many jobs may '
-'start (0: no limit) per rate_interval, a millisecond or more, after a pause rate_burst at once '
-'(0: as many as rate_limit; up to 10000), a token bucket; a rolled back claim has used no start, '
-'any other try has. Both limits need READ COMMITTED. priority_ageing: for each such time since '
-'its oldest ready job was to run a priority counts as one higher (0: never); what the job has '
-'waited for others counts, too. max_ready: with so many ready jobs enqueue fails (0: no bound). '
-'max_payload: bytes of a payload as text (0: no bound). if_not_exists: a queue of that name stays '
-'as it is, whatever its settings, and the answer is false. description: what the queue is for. '
-'Errors: 42710 exists already; 22004; 22023.';
+'Creates a queue.
+
+* max_attempts: tries before a job is dead, 1 to 32767.
+* backoff_base, backoff_factor, backoff_max: the wait before the next try is backoff_base *
+  backoff_factor ^ (attempt - 1), and at most backoff_max. A random share between a half and all
+  of it counts. backoff_factor is 1 to 1000, backoff_max is not less than backoff_base.
+* keep_completed: how long completed jobs stay in the archive. 0: not at all.
+* keep_dead: how long dead and cancelled jobs stay in the archive.
+* max_active: how many jobs may be active at a time, over all workers, up to 10000. 0: no limit.
+  Needs READ COMMITTED.
+* dedupe_for: how long a dedupe key stays taken after its job has completed. Such jobs stay in
+  the archive for this long at least.
+* group_concurrency: how many jobs of a group may be active at a time.
+* group_on_dead: what happens when a job of a group dies. ''continue'': the next job runs.
+  ''block'': the group waits until the job is retried or pgq_unblock is called.
+* rate_limit, rate_interval, rate_burst: a token bucket. rate_limit jobs may start in
+  rate_interval, which is a millisecond or more. After a pause rate_burst jobs may start at once,
+  up to 10000; 0: as many as rate_limit. A claim that is rolled back has used no start, any other
+  attempt has used one. rate_limit 0: no limit. Needs READ COMMITTED.
+* priority_ageing: for each such time that its oldest ready job is late, a priority counts as one
+  higher. The time for which the job has waited for others counts, too. 0: never.
+* max_ready: with this number of ready jobs enqueue fails. 0: no bound.
+* max_payload: bytes of a payload as text. 0: no bound.
+* if_not_exists: an existing queue stays as it is, whatever its settings.
+* description: what the queue is for.
+* Returns false if the queue exists already, with if_not_exists.
+
+Errors:
+
+* 22004: a setting is null.
+* 22023: a setting is out of range.
+* 42710: there is a queue of this name.';

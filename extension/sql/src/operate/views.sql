@@ -1,6 +1,6 @@
 /*
- * Public: the views, and pgq_get. What they show is what the caller may observe; pgq_health and
- * pgq_locks, which are about the whole database, are for those who may observe all queues.
+ * Public: pgq_queues, pgq_queue_settings, pgq_privileges, pgq_schedules, pgq_workers. Like all
+ * views they show what the caller may observe.
  */
 
 create function pgq._queues()
@@ -111,13 +111,22 @@ select q.queue, q.ready, q.scheduled, q.waiting, q.active, q.dead, q.oldest_read
        q.max_active, q.paused, q.estimated, q.description
   from pgq._queues() q;
 comment on view @extschema@.pgq_queues is
-'The queues that the caller may observe. Jobs are counted where there are few; of many in a state '
-'the number is estimated, from a sample of pages, and estimated is true (dead: at least 10000). '
-'oldest_ready_age: how long ago the oldest job that can be claimed was to run, the time included '
-'for which it has waited for others or been leased. The numbers of the last minute and hour: of '
-'jobs completed (null if the queue keeps none, estimated above some 60 a second) and of '
-'failures: attempts that workers failed, leases that were taken back by pgq_reclaim or had no '
-'attempt left, and jobs that died without having started. Errors: 40001.';
+'Counts and times of the queues that the caller may observe.
+
+Small numbers of jobs are counted. Large ones are estimated from a sample of pages, and estimated
+is true.
+
+* dead: 10000 means that there are at least as many; estimated is then true.
+* oldest_ready_age: how long ago the oldest job that can be claimed was to run. The time for
+  which it has waited for others or was leased counts.
+* completed_last_minute, completed_last_hour: null if the queue keeps no completed jobs,
+  estimated above some 60 a second.
+* failed_last_minute, failed_last_hour: attempts that workers failed, leases that pgq_reclaim
+  took back or that had no attempt left, and jobs that died without a start.
+
+Errors:
+
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
 
 -- Below an "offset" nothing that the caller asks is compared before it is known whose row it is.
 create view @extschema@.pgq_queue_settings with (security_barrier) as
@@ -128,8 +137,12 @@ select q.name, q.max_attempts, q.backoff_base, q.backoff_factor, q.backoff_max, 
   from pgq.queue q
  where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id) offset 0;
 comment on view @extschema@.pgq_queue_settings is
-'The settings of the queues that the caller may observe, with the names that pgq_configure_queue '
-'gives them; whether pgq_pause has paused the queue, and when it was created.';
+'The settings of the queues that the caller may observe.
+
+The columns have the names of the arguments of pgq_configure_queue.
+
+* paused: whether pgq_pause has paused the queue.
+* created_at: when the queue was created.';
 
 create view @extschema@.pgq_privileges with (security_barrier) as
 select coalesce(q.name, '*') as queue, coalesce(r.rolname, 'public')::text as role,
@@ -141,129 +154,11 @@ select coalesce(q.name, '*') as queue, coalesce(r.rolname, 'public')::text as ro
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = p.queue_id)
  group by q.name, r.rolname offset 0;
 comment on view @extschema@.pgq_privileges is
-'What pgq_grant has given, per queue and role, for the queues that the caller may observe; ''*'', '
-'for all queues, is shown to those who may observe all. The owner, and who inherits its role, may '
-'do everything without.';
+'What pgq_grant has given, per queue and role.
 
--- PostgreSQL compares columns before it knows whether the caller may see a row, and EXPLAIN ANALYZE
--- counts what was found. What a volatile function has answered is compared later: so the query that
--- asks the function looks at the privileges as well.
-create view pgq.live_job as
-select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as priority,
-       case when j.token is not null then 'active'
-            when j.pos is not null then 'ready'
-            when j.due is null then 'waiting'
-            when j.run_at > pg_catalog.clock_timestamp() then 'scheduled'
-            else 'ready' end as state,
-       j.attempt::integer as attempt, coalesce(j.max_attempts, q.max_attempts) as max_attempts,
-       j.payload, j.headers,
-       case when pg_catalog.clock_timestamp() is not null then j.group_key::text end as group_key,
-       case when pg_catalog.clock_timestamp() is not null then j.dedupe_key::text end as dedupe_key,
-       case when pg_catalog.clock_timestamp() is not null then j.worker end as worker,
-       j.enqueued_at, coalesce(j.run_at, j.enqueued_at) as run_at,
-       case when j.token is not null then j.claimed_at end as claimed_at, j.lease_expires_at,
-       case when pg_catalog.clock_timestamp() is not null then j.last_error end as last_error,
-       coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
-       j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result,
-       q.id as queue_id
-  from pgq.queue q
-  join pgq.job j on (j.lane >> 16)::integer = q.id
-                -- As rows: the planner holds a range of ids for rarer, and looks for that first.
-                and (j.lane, j.id) >= (q.id::bigint << 16, 0)
-                and (j.lane, j.id) < ((q.id + 1)::bigint << 16, 0)
- where (j.is_head is null or j.due is not null)
-   and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
-comment on view pgq.live_job is
-'Live jobs as pgq_jobs shows them. The head of a group is shown where its copy is, or as '
-'scheduled.';
-
-create view pgq.finished_job as
-select a.id, a.token, a.queue, a.priority::integer as priority, a.state, a.attempt,
-       coalesce(a.max_attempts, q.max_attempts) as max_attempts, a.payload, a.headers,
-       case when pg_catalog.clock_timestamp() is not null then a.group_key::text end as group_key,
-       case when pg_catalog.clock_timestamp() is not null then a.dedupe_key::text end as dedupe_key,
-       case when pg_catalog.clock_timestamp() is not null then a.worker end as worker,
-       a.enqueued_at, coalesce(a.run_at, a.enqueued_at) as run_at, a.claimed_at,
-       null::timestamptz as lease_expires_at,
-       case when pg_catalog.clock_timestamp() is not null then a.last_error end as last_error,
-       false as cancel_requested, a.checkpoint, null::timestamptz as expires_at, a.finished_at,
-       a.result, q.id as queue_id
-  from pgq.archive a left join pgq.queue q on a.queue = q.name and a.id > q.first_job
- where a.expires_at > pg_catalog.clock_timestamp()
-   and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
-comment on view pgq.finished_job is 'Finished jobs as pgq_jobs shows them.';
-
--- The barrier of a view that is a union stops nothing: PostgreSQL flattens it, and asks what the
--- caller asks in each part, before it is known whose job it is. Hence the union is a subquery.
-create view @extschema@.pgq_jobs with (security_barrier) as
-select u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u.payload,
-       u.headers, u.group_key, u.dedupe_key, u.worker, u.enqueued_at, u.run_at, u.claimed_at,
-       u.lease_expires_at, u.last_error, u.cancel_requested, u.checkpoint, u.expires_at,
-       u.finished_at, u.result
-  from (
-           select j.* from pgq.live_job j
-            union all
-           select a.* from pgq.finished_job a
-       ) u;
-comment on view @extschema@.pgq_jobs is
-'The jobs, live and archived, of the queues that the caller may observe, with the columns of '
-'pgq_job, and expires_at, finished_at and result. Ask for a queue, and pgq_get for an id: a scan '
-'reads all jobs. Under REPEATABLE READ and SERIALIZABLE it leaves out those that maintenance has '
-'moved since the snapshot, for which pgq_get raises 40001.';
-
-create function @extschema@.pgq_get(id bigint)
-returns setof @extschema@.pgq_jobs
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-as $$
-declare
-    v_job @extschema@.pgq_jobs;
-    v_whole record;
-begin
-    perform pgq._check_not_null('id', id is null);
-    -- One statement: jobs move between slots and archive, and in one snapshot each is in one place.
-    begin
-        -- A whole row has its values in it: nothing keeps a slot from being truncated afterwards.
-        select u.job, u.queue_id into v_whole
-          from (
-                   select row(
-                              u.id, u.token, u.queue, u.priority, u.state, u.attempt,
-                              u.max_attempts, u.payload, u.headers, u.group_key, u.dedupe_key,
-                              u.worker, u.enqueued_at, u.run_at, u.claimed_at, u.lease_expires_at,
-                              u.last_error, u.cancel_requested, u.checkpoint, u.expires_at,
-                              u.finished_at, u.result
-                          )::@extschema@.pgq_jobs as job, u.queue_id
-                     from (
-                              select a.* from pgq.finished_job a where a.id = pgq_get.id
-                               union all
-                              select j.* from pgq.live_job j where j.id = pgq_get.id
-                          ) u
-               ) u;
-        -- As in pgq._find.
-        raise exception using errcode = 'PQ000';
-    exception
-        when sqlstate 'PQ000' then
-    end;
-    v_job := v_whole.job;
-    if v_job.id is not null and pgq._may(v_whole.queue_id, 'observe') then
-        return next v_job;
-    else
-        perform pgq._check_moved();  -- whether there is none, or it is hidden
-    end if;
-end
-$$;
-revoke all on function @extschema@.pgq_get(bigint) from public;
-comment on function @extschema@.pgq_get(bigint) is
-'One job, live or archived, as pgq_jobs shows it; no row if it is unknown, or of a queue that the '
-'caller may not observe. Some index look-ups for each priority in use, however many jobs there '
-'are; leaves no lock. Errors: 22004 null id; 40001.';
+It shows the queues that the caller may observe. Rows of ''*'', for all queues, are shown to
+roles that may observe all queues. The owner, and a role that inherits from it, needs no
+privilege.';
 
 create view @extschema@.pgq_schedules with (security_barrier) as
 select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_at, s.missed,
@@ -272,16 +167,26 @@ select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_
   join pgq.queue q on q.id = s.queue_id
  where exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id) offset 0;
 comment on view @extschema@.pgq_schedules is
-'The schedules of the queues that the caller may observe: what pgq_schedule was told, whether one '
-'is paused, when it fires next (paused: would have), and the last time for which it has added a '
-'job.';
+'The schedules of the queues that the caller may observe.
+
+The other columns have the names of the arguments of pgq_schedule.
+
+* paused: whether pgq_pause_schedule has paused the schedule.
+* next_at: when it fires next, or would fire if it were not paused.
+* last_at: the last time for which it has added a job.';
 
 create view @extschema@.pgq_workers as
 select * from pgq._workers();
 comment on view @extschema@.pgq_workers is
-'Who holds leases (of the first 10000 jobs of each priority in each slot): per queue, worker and '
-'backend (pid) that claimed, how many, how many of them have expired, when the oldest was '
-'claimed, the last heartbeat (or claim; by the timeout of the claim, so not exact where a '
-'heartbeat had one of its own), and when the next lease expires. backend_gone: that backend has '
-'ended; its jobs come back when their leases expire, unless the worker lives on with another '
-'connection. A standby does not know: null.';
+'The leases of each worker, per queue and backend that claimed.
+
+It looks at the first 10,000 jobs of each priority in each slot.
+
+* jobs, expired: how many jobs the worker holds, and how many of their leases have expired.
+* oldest_claimed_at: when the oldest of them was claimed.
+* last_heartbeat_at: the last heartbeat or claim. It is reckoned with the timeout of the claim,
+  so it is not exact after a heartbeat with another timeout.
+* next_expiry_at: when the next lease expires.
+* pid: the backend that claimed.
+* backend_gone: whether this backend has ended. Its jobs come back when their leases expire,
+  unless the worker lives on with another connection. Null on a standby, which cannot know.';

@@ -28,10 +28,12 @@ create type @extschema@.pgq_job as (
     checkpoint jsonb
 );
 comment on type @extschema@.pgq_job is
-'A job as its consumer sees it. (id, token) is the receipt: heartbeat, complete, fail and '
-'release take it. checkpoint: what the last heartbeat with one left, of this attempt or an '
-'earlier one. attempt counts the tries so far, this one included, towards max_attempts. All '
-'times are the server''s.';
+'A job as its consumer sees it.
+
+* id, token: the receipt. Heartbeat, complete, fail and release take it.
+* attempt: how many tries count towards max_attempts, this one included.
+* checkpoint: the last one that a heartbeat of this attempt, or of an earlier one, has left.
+* All times are the server''s.';
 
 create type pgq.renewal as (
     id bigint,
