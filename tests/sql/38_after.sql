@@ -67,7 +67,7 @@ exception when object_not_in_prerequisite_state then
     perform set_config('pgq_test.detail', v_detail, true);
 end
 $$;
-select is(current_setting('pgq_test.detail'), 'They were named when it was enqueued.', 'which says why');
+select is(current_setting('pgq_test.detail'), 'Its "after" names them.', 'which says why');
 select is(pg_temp.end_of('a'), true, 'one that it waits for completes');
 select pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9), '{}', 'it waits for the other one');

@@ -87,8 +87,8 @@ begin
         raise exception 'permission denied for queue "%"', p_queue
             using errcode = 'insufficient_privilege',
                   detail = format('Role "%s" needs the privilege "%s".', pgq._caller(), p_verb),
-                  hint = 'If there is that queue, somebody who manages it can give it with '
-                         'pgq_grant.';
+                  hint = 'If the queue exists, a role that manages it can grant the privilege '
+                         'with pgq_grant.';
     end if;
     raise exception 'queue "%" does not exist', p_queue
         using errcode = 'undefined_object',
@@ -184,11 +184,11 @@ as $$
 begin
     perform pgq._check_restricted();
     if not pgq._may(null, p_verb) then
-        raise exception 'permission denied'
+        raise exception 'permission denied for queue "*"'
             using errcode = 'insufficient_privilege',
                   detail = format('Role "%s" needs the privilege "%s" on all queues.',
                                   pgq._caller(), p_verb),
-                  hint = 'Somebody who has it can give it with pgq_grant, for the queue ''*''.';
+                  hint = 'A role that has the privilege can grant it with pgq_grant on "*".';
     end if;
 end
 $$;

@@ -28,8 +28,8 @@ begin
     if v_size > p_max then
         raise exception '"%" is too large', p_name
             using errcode = 'program_limit_exceeded',
-                  detail = format('It has %s bytes, and may have %s.', v_size, p_max),
-                  hint = 'Store the data elsewhere, and here where it is.';
+                  detail = format('It has %s bytes, of at most %s.', v_size, p_max),
+                  hint = 'Store the data elsewhere, and only a reference here.';
     end if;
 end
 $$;

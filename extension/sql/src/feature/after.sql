@@ -24,7 +24,7 @@ begin
     if array_remove(p_group_keys, null) <> '{}' then
         raise exception 'a job cannot have both "after" and a group key'
             using errcode = 'feature_not_supported',
-                  hint = 'The order in a group is the order of the ids.';
+                  hint = 'Leave out one of the two: a group runs in the order of its ids.';
     end if;
     if not pgq._read_committed() then
         raise exception '"after" needs the isolation level READ COMMITTED'
@@ -36,7 +36,7 @@ begin
      where a < 1 or a > coalesce(pg_sequence_last_value('pgq.number'), 0);
     if found then
         raise exception 'there is no job %', v_id
-            using errcode = 'no_data_found';
+            using errcode = 'no_data_found', detail = 'The job is named in "after".';
     end if;
 end
 $$;

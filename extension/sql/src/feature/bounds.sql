@@ -49,7 +49,7 @@ begin
             raise exception 'a payload of % bytes is too long for queue "%"', v_size, v_queue.name
                 using errcode = 'program_limit_exceeded',
                       detail = format('Its max_payload is %s bytes.', v_queue.max_payload),
-                      hint = 'Store the data elsewhere, and where it is in the payload.';
+                      hint = 'Store the data elsewhere, and a reference in the payload.';
         end if;
     end if;
     -- To count up to a thousand takes a third of a millisecond: the larger, the less often.

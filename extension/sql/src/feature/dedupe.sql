@@ -155,9 +155,11 @@ begin
         return p_live;
     end if;
     if not pgq._read_committed() then
-        raise exception 'queue "%" holds dedupe keys, which needs READ COMMITTED', v_queue.name
+        raise exception 'a dedupe key in queue "%" needs the isolation level READ COMMITTED',
+                v_queue.name
             using errcode = 'active_sql_transaction',
-                  detail = 'An older snapshot may not show what has completed.';
+                  detail = 'The queue has a "dedupe_for": an older snapshot may not show jobs that '
+                           'have completed.';
     end if;
     v_since := pgq._now() - v_queue.dedupe_for;
     v_ids := array(

@@ -42,7 +42,8 @@ exception
     when internal_error then
         raise warning 'pg_cron cannot be used: %', sqlerrm
             using errcode = '01000',
-                  hint = 'Schedules fire when somebody calls pgq.';
+                  hint = 'Without pg_cron, schedules fire when a client calls pgq: call '
+                         'pgq_maintain every minute by other means.';
 end
 $$;
 comment on function pgq._use_pg_cron() is
@@ -73,7 +74,8 @@ exception
     when invalid_parameter_value then
         raise warning 'schedule "%" is paused: %', p_schedule.name, sqlerrm
             using errcode = '01000',
-                  hint = 'An update of the server may have taken its time zone away.';
+                  hint = 'If an update of the server has removed its time zone, name another one '
+                         'with pgq_schedule. Then call pgq_resume_schedule.';
         return null;
 end
 $$;

@@ -219,7 +219,8 @@ declare
     v_jobs @extschema@.pgq_job[];
 begin
     if not pgq._read_committed() then
-        raise exception 'queue "%" has limits, which need READ COMMITTED', p_queue.name
+        raise exception 'queue "%" has limits and needs the isolation level READ COMMITTED',
+                p_queue.name
             using errcode = 'active_sql_transaction',
                   detail = 'An older snapshot does not show all of its active jobs.';
     end if;
@@ -236,7 +237,7 @@ begin
             if v_number = 0 and p_pos is not null then
                 raise exception 'the job cannot start now: queue "%" is at its limit', p_queue.name
                     using errcode = 'object_not_in_prerequisite_state',
-                          hint = 'Try again when another of its jobs has ended, or later.';
+                          hint = 'Try again later, or when another job of the queue has ended.';
             end if;
             v_jobs := array(
                 select l

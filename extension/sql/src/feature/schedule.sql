@@ -24,13 +24,13 @@ begin
     if not found then
         raise exception 'permission denied for schedule "%"', p_new.name
             using errcode = 'insufficient_privilege',
-                  detail = 'There is one of that name, of a queue that you do not manage.';
+                  detail = 'A queue that you do not manage has a schedule of this name.',
+                  hint = 'Choose another name.';
     end if;
     return p_new.next_at;
 exception
     when lock_not_available then
-        raise exception 'schedule "%" cannot be set while a transaction is open that changes it',
-                p_new.name
+        raise exception 'another open transaction changes schedule "%"', p_new.name
             using errcode = 'lock_not_available',
                   detail = 'All queues share the names of schedules.',
                   hint = 'Try again, or choose another name.';
@@ -64,11 +64,13 @@ begin
             pgq._check_not_null('timezone', timezone is null),
             pgq._check_not_null('missed', missed is null),
             pgq._check_size('payload', array[payload]);
-    if length(name) not between 1 and 200 or length(cron) > 1000
-        or missed not in ('skip', 'once', 'all')
-    then
-        raise exception '"name" must have 1 to 200 characters, "cron" at most 1000, and "missed" '
-                        'be skip, once or all'
+    perform pgq._check_length('name', name, 200), pgq._check_length('cron', cron, 1000);
+    if name = '' then
+        raise exception '"name" must have at least one character'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if missed not in ('skip', 'once', 'all') then
+        raise exception '"missed" must be skip, once or all, not "%"', missed
             using errcode = 'invalid_parameter_value';
     end if;
     perform pgq._queue_id(queue, 'manage');

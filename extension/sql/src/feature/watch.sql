@@ -21,14 +21,14 @@ begin
     if v_id is null and pgq._may_role(v_owner, null, 'enqueue') then
         raise exception 'queue "%" does not exist', p_queue
             using errcode = 'undefined_object',
-                  detail = format('Table "%s" is watched for it.', p_relation::regclass),
-                  hint = 'Create it again, or end that with pgq_unwatch.';
+                  detail = format('Table "%s" feeds this queue.', p_relation::regclass),
+                  hint = 'Create the queue again, or end the watch with pgq_unwatch.';
     elsif v_id is null or not pgq._may_role(v_owner, v_id, 'enqueue') then
         raise exception 'permission denied for queue "%"', p_queue
             using errcode = 'insufficient_privilege',
-                  detail = format('Role "%s", the owner of table "%s", needs the privilege '
-                                  '"enqueue".', v_owner, p_relation::regclass),
-                  hint = 'Have it granted with pgq_grant, or end the watch with pgq_unwatch.';
+                  detail = format('Table "%s" belongs to role "%s", which needs the privilege '
+                                  '"enqueue".', p_relation::regclass, v_owner),
+                  hint = 'Grant the privilege with pgq_grant, or end the watch with pgq_unwatch.';
     end if;
 end
 $$;
@@ -102,8 +102,8 @@ begin
     if v_columns is null then
         raise exception 'table "%" has no primary key', p_relation::regclass
             using errcode = 'object_not_in_prerequisite_state',
-                  detail = 'It is watched, and the payload of a job is the key of the row.',
-                  hint = 'Add a primary key, or end it with pgq_unwatch.';
+                  detail = 'The table is watched, and the payload of a job is the key of a row.',
+                  hint = 'Add a primary key, or end the watch with pgq_unwatch.';
     end if;
     return v_columns;
 end
@@ -161,7 +161,7 @@ begin
     if tg_when <> 'AFTER' or tg_level <> 'ROW' or tg_op not in ('INSERT', 'UPDATE') then
         raise exception 'trigger "%" must be fired after a row is inserted or updated', tg_name
             using errcode = 'trigger_protocol_violated',
-                  hint = 'Let pgq_watch create it.';
+                  hint = 'Create the trigger with pgq_watch.';
     end if;
     perform pgq._check_watch(tg_relid, tg_argv[0]);
     execute format('select jsonb_build_object(%s)', pgq._key_columns(tg_relid))
@@ -206,16 +206,19 @@ as $$
 declare
     v_trigger constant name := @extschema@.pgq_check_watch(relation, queue)::name;
 begin
-    if events is null or events = '{}' or not events <@ '{insert,update}'::text[]
-        or num_nulls(relation, dedupe) > 0
-    then
-        raise exception '"events" must be insert, update or both, and no argument null'
+    if events is null or events = '{}' or not events <@ '{insert,update}'::text[] then
+        raise exception '"events" must be insert, update or both'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if dedupe is null then
+        raise exception '"dedupe" must not be null'
             using errcode = 'invalid_parameter_value';
     end if;
     if not exists (select from pg_index i where i.indrelid = relation and i.indisprimary) then
         raise exception 'table "%" has no primary key', relation
             using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'The payload of a job is the key of the row.';
+                  detail = 'The payload of a job is the key of a row.',
+                  hint = 'Add a primary key.';
     end if;
     execute format(
         'create or replace trigger %I after %s on %s for each row %s execute function '

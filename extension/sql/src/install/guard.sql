@@ -10,15 +10,15 @@ begin
         raise exception 'pgq is half removed from this database: its functions are gone'
             using errcode = 'object_not_in_prerequisite_state',
                   detail = 'Its tables, with all jobs, are in the schema "pgq".',
-                  hint = 'Copy the jobs that you need, from pgq.job and pgq.archive. Then '
-                         'pgq-uninstall.sql removes what is left.';
+                  hint = 'Copy the jobs that you need from pgq.job and pgq.archive. Then run '
+                         'pgq-uninstall.sql to remove the rest.';
     elsif current_setting('pgq.found') = 'functions' then
         raise exception 'pgq is half removed from this database: its tables are gone'
             using errcode = 'object_not_in_prerequisite_state',
                   detail = format(
                       'The functions of pgq %s are in the schema %s.',
                       current_setting('pgq.version'), current_setting('pgq.home')),
-                  hint = 'pgq-uninstall.sql removes them.';
+                  hint = 'Run pgq-uninstall.sql to remove the functions.';
     end if;
 end
 $half$;

@@ -10,7 +10,7 @@ begin
     raise exception 'job % is held by another consumer', p_id
         using errcode = 'lock_not_available',
               detail = p_detail,
-              hint = 'Try another job, or this one later.';
+              hint = 'Claim another job, or try again later.';
 end
 $$;
 comment on function pgq._raise_held(bigint, text) is 'Raises 55P03.';
@@ -26,13 +26,13 @@ begin
         raise exception 'job % waits for other jobs', p_job.id
             using errcode = 'object_not_in_prerequisite_state',
                   detail = case when p_job.group_key is null
-                                then 'They were named when it was enqueued.'
+                                then 'Its "after" names them.'
                                 else format('Its group is "%s".', p_job.group_key) end;
     end if;
     if p_job.start_by <= v_now and p_job.attempt = 0 then
         raise exception 'job % has expired', p_job.id
             using errcode = 'object_not_in_prerequisite_state',
-                  detail = format('It was to start by %s.', p_job.start_by);
+                  detail = format('It had to start by %s.', p_job.start_by);
     end if;
     if p_job.lease_expires_at > v_now then
         perform pgq._raise_held(
@@ -53,7 +53,8 @@ begin
     end if;
     if p_job.cancel_requested then
         raise exception 'job % is to be cancelled', p_job.id
-            using errcode = 'object_not_in_prerequisite_state';
+            using errcode = 'object_not_in_prerequisite_state',
+                  detail = 'It was active when pgq_cancel was called.';
     end if;
     if p_job.lease_expires_at is not null
         and p_job.attempt >= coalesce(p_job.max_attempts, p_queue.max_attempts)
@@ -118,7 +119,7 @@ begin
     if v_job.id is null then
         raise exception 'there is no live job %', id
             using errcode = 'no_data_found',
-                  hint = 'It does not exist, or has completed, died or been cancelled.';
+                  detail = 'It does not exist, or has completed, died or been cancelled.';
     end if;
     select q.* into v_queue from pgq.queue q where q.id = pgq._queue_of(v_job.lane);
     perform pgq._check_claimable(v_job, v_queue);

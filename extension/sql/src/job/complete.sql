@@ -168,8 +168,8 @@ begin
             raise exception 'the leases of % of % jobs are lost', cardinality(v_lost),
                     cardinality(ids)
                 using errcode = 'PQ001',
-                      detail = format('Lost are those of %s. Nothing was done.', v_lost),
-                      hint = 'pgq_complete completes the others, and tells which.';
+                      detail = format('The lost leases are those of %s. Nothing was done.', v_lost),
+                      hint = 'Call pgq_complete: it completes the others and returns their ids.';
         end if;
     end if;
     return query select d.* from pgq._dequeue(batch, timeout, queue, worker) d;
@@ -210,9 +210,9 @@ begin
     perform pgq._check_not_null('retryable', retryable is null);
     perform pgq._check_not_null('cancel', cancel is null);
     if cancel and retry_in is not null then
-        raise exception 'a job that is cancelled is not tried again'
+        raise exception '"cancel" and "retry_in" must not be given together'
             using errcode = 'invalid_parameter_value',
-                  hint = 'Give either "cancel" or "retry_in".';
+                  detail = 'A cancelled job is not tried again.';
     end if;
     v_job := pgq._settle(id, token);
     if v_job.id is null then

@@ -27,7 +27,7 @@ exception
         if not v_is_empty then
             raise exception 'queue "%" holds jobs', p_dropped.name
                 using errcode = 'object_in_use',
-                      hint = 'Drop it with "force" to delete its live and dead jobs, too.';
+                      hint = 'Use "force" to delete its live and dead jobs, too.';
         end if;
 end
 $$;
@@ -179,7 +179,7 @@ begin
     perform pgq._check_not_null('name', name is null);
     perform pgq._check_not_null('force', force is null);
     if not pgq._read_committed() then
-        raise exception 'a queue can be dropped under READ COMMITTED only'
+        raise exception 'dropping a queue needs the isolation level READ COMMITTED'
             using errcode = 'active_sql_transaction',
                   detail = 'An older snapshot may not show all of its jobs.';
     end if;
@@ -201,8 +201,7 @@ begin
         delete from pgq.schedule s where s.queue_id = v_id;
         delete from pgq.archive a where force and a.queue = v_dropped.name and a.state = 'dead';
     exception when lock_not_available then
-        raise exception 'queue "%" cannot be dropped while a transaction is open that changes it',
-                name
+        raise exception 'another open transaction changes queue "%"', name
             using errcode = 'lock_not_available',
                   hint = 'Try again; pg_stat_activity shows transactions that stay open.';
     end;

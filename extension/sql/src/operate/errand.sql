@@ -35,7 +35,7 @@ begin
                 then
                     raise log 'pgq could not set the grants of role %: % (%)', v_role, sqlerrm,
                             sqlstate
-                        using errcode = '01000';
+                        using errcode = '01000', hint = 'Call pgq_grant for the role again.';
             end;
         end loop;
         delete from pgq.privilege p

@@ -95,7 +95,7 @@ begin
     ) then
         raise exception 'a live job has the dedupe key of job %', id
             using errcode = 'unique_violation',
-                  hint = 'Retry it when that one has ended, or cancel that one.';
+                  hint = 'Retry the dead job when the live one has ended, or cancel the live one.';
     end if;
     return false;
 end

@@ -62,7 +62,7 @@ begin
     if p_queue.rate_burst = 0 and p_queue.rate_limit > 10000 then
         raise exception '"rate_burst" must be set for a "rate_limit" above 10000'
             using errcode = 'invalid_parameter_value',
-                  detail = 'Without it as many jobs may start at once, and the most is 10000.';
+                  detail = 'Its default is the rate limit, and its maximum is 10000.';
     end if;
 end
 $$;
@@ -176,7 +176,7 @@ begin
     if p_name = '*' then
         raise exception 'a queue''s name must not be "*"'
             using errcode = 'invalid_parameter_value',
-                  hint = 'For pgq_grant it means all queues. Choose another name.';
+                  detail = 'In pgq_grant "*" means all queues.', hint = 'Choose another name.';
     end if;
 end
 $$;
@@ -218,7 +218,7 @@ begin
         rate_burst, priority_ageing, max_ready, max_payload, if_not_exists
     ) > 0 then
         raise exception 'settings must not be null'
-            using errcode = 'null_value_not_allowed', hint = 'Leave it out for its default.';
+            using errcode = 'null_value_not_allowed', hint = 'Leave a setting out for its default.';
     end if;
     insert into pgq.queue as q (name, created_at, first_job)
     select pgq_create_queue.name, pgq._now(), coalesce(pg_sequence_last_value('pgq.number'), 0)
