@@ -232,7 +232,7 @@ class Queue(Calls):
             ValueError: `durable` is False, and the connection is in a transaction.
         """
         if not durable and self._is_in_transaction(connection):
-            raise ValueError("durable=False would be for all that the transaction writes")
+            raise ValueError("durable=False needs a call outside a transaction")
         if queues is None:
             statement = _sql.DEQUEUE if durable else _sql.DEQUEUE_RELAXED
             return await self._jobs(connection, statement, batch, timeout, self.name, worker)

@@ -655,7 +655,7 @@ def _place(function: Callable[..., Any], *, transaction: bool, process: bool) ->
             raise ValueError("a coroutine function cannot run in a process")
         return "loop"
     if transaction:
-        raise ValueError("the handler of a transaction must be a coroutine function")
+        raise ValueError("a handler with transaction=True must be a coroutine function")
     is_bound = not inspect.isclass(getattr(function, "__self__", type))
     if process and (is_bound or "<" in getattr(function, "__qualname__", "<")):
         raise ValueError("a function that runs in a process must stand at the top of a module")

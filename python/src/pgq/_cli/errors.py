@@ -35,7 +35,7 @@ _INSTALL_HINT: Final = (
     "Run 'pgq install', or name the schema of the pgq functions with --schema; 'pgq doctor' "
     "tells more."
 )
-_GRANT_HINT: Final = "Who manages the queue can give privileges with pgq_grant."
+_GRANT_HINT: Final = "A role that manages the queue can grant the privilege with pgq_grant."
 
 # What the hints of the server name, and this does as well.
 COMMANDS: Final = {

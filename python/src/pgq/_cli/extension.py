@@ -65,7 +65,7 @@ class Extension:
         half = "pgq is half removed from this database:"
         gone = f"its tables are gone, the functions of {self.version} are in {self.schema}"
         uninstall = f"psql --file {shlex.quote(str(SCRIPTS / 'pgq-uninstall.sql'))}"
-        save = "Copy the jobs that you need, from pgq.job and pgq.archive. Then remove the rest"
+        save = "Copy the jobs that you need from pgq.job and pgq.archive. Then remove the rest"
         foreign = "Use another database, or another server if the files are not pgq's"
         return {
             "tables": (

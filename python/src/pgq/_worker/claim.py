@@ -175,7 +175,7 @@ class Claimer:
         if not intake.is_gone:
             intake.is_gone = True
             log.warning(
-                "queue %r is gone, looking for it every %g s: %r",
+                "queue %r is gone; the worker looks for it every %g s: %r",
                 name,
                 _LOOK_SECONDS,
                 exc,

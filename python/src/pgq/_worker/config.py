@@ -54,8 +54,8 @@ class Consumer:
             f"the worker has no task {name!r} for queue {job.queue!r}"
             if name is not None
             else f'a job of queue {job.queue!r} has no header "{TASK_HEADER}"',
-            hint=f"Its tasks are: {', '.join(sorted(self.tasks))}. Who enqueues in SQL names one in"
-            f' the headers, as in \'{{"{TASK_HEADER}": "{min(self.tasks, default="name")}"}}\'.',
+            hint=f"Its tasks are: {', '.join(sorted(self.tasks))}. In SQL, name one of them in the"
+            f' headers, as in \'{{"{TASK_HEADER}": "{min(self.tasks, default="name")}"}}\'.',
         )
 
 

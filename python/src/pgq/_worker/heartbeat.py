@@ -176,7 +176,9 @@ class Heartbeat:
             await self._renew(connection, due, self._patience)
         except STUCK as exc:
             log.warning(
-                "heartbeat failed, renewing each lease by itself: %r", exc, extra=trouble(exc)
+                "heartbeat failed; the worker renews each lease by itself: %r",
+                exc,
+                extra=trouble(exc),
             )
             await self._disconnect()
             renewed = [await self._renewed_alone(lease) for lease in due]
@@ -189,7 +191,7 @@ class Heartbeat:
             await self._renew(connection, [lease], min(self._patience / 2, 1.0))
         except STUCK as exc:
             log.warning(
-                "job %d: heartbeat waits for a lock on it: %r",
+                "the heartbeat of job %d waits for a lock on the job: %r",
                 lease.job.id,
                 exc,
                 extra=trouble(exc),

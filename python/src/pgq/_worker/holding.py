@@ -80,7 +80,7 @@ class Holding:
         is_late = time.monotonic() - begun >= seconds
         if is_late and jobs:
             log.warning(
-                "the leases of %d jobs were over before their claim was read: they are given back",
+                "%d jobs are given back: their leases ended before the worker read its claim",
                 len(jobs),
                 extra=about_worker(self._worker),
             )
@@ -134,8 +134,8 @@ class Holding:
         held = self.of(job)
         if accepted is None:
             log.info(
-                "the answer to the outcome of %s was lost, and it was refused when it was sent "
-                "again: the first call may have written it, or the lease was lost before",
+                "the answer to the outcome of %s was lost, and the second call was refused: "
+                "either the first call wrote the outcome, or the lease was lost before",
                 held,
                 extra=about(job),
             )

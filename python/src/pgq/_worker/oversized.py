@@ -85,7 +85,7 @@ async def claim_one(
         except (JobHeld, NotClaimable, UnknownJob):  # another worker has failed it
             continue
         log.warning(
-            "job %d of queue %r failed, it cannot be read: %r",
+            "job %d of queue %r has failed: the worker cannot read it: %r",
             job.id,
             queue.name,
             error,

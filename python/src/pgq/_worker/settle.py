@@ -137,7 +137,8 @@ class Settler:
             answer, is_unsure = await self._persist(other.call)
         except STUCK as exc:
             log.warning(
-                "the outcome of job %d waits, trying again in %.1f s; it may be locked: %r",
+                "the outcome of job %d is not written, trying again in %.1f s; perhaps somebody has"
+                " locked the job: %r",
                 job.id,
                 _STUCK_SECONDS,
                 exc,
@@ -149,7 +150,9 @@ class Settler:
         except Exception as exc:
             if other.is_last or is_transient(exc):
                 log.exception(
-                    "an outcome could not be written; its lease will run out", extra=trouble(exc)
+                    "the outcome of job %d could not be written: its lease will run out",
+                    job.id,
+                    extra=trouble(exc),
                 )
                 self._on_settled(job, False)
             else:

@@ -144,7 +144,7 @@ async def keep(worker: str, queue: Queue, link: Link, stopping: asyncio.Event) -
         return Unbegun(whose)
     except Exception as exc:  # noqa: BLE001 the worker does its work without
         log.warning(
-            "jobs that are claimed and not begun are counted if the worker is killed: %r",
+            "claimed jobs that have not begun count an attempt if the worker is killed: %r",
             exc,
             extra=trouble(exc),
         )

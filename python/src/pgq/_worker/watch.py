@@ -59,9 +59,8 @@ class Watch:
                 return
             if not answered.wait(_BLOCKED_SECONDS) and not self._stopped.is_set():
                 log.warning(
-                    "the event loop has not answered for %g s, and all that runs on it waits:"
-                    " code that blocks belongs in a plain function, which gets a thread;"
-                    " at work: %s",
+                    "the event loop has not answered for %g s, and its handlers wait: move code"
+                    " that blocks into a plain function, which runs in a thread; at work: %s",
                     _BLOCKED_SECONDS,
                     self._named(),
                     extra=about_worker(self._name),
@@ -69,8 +68,8 @@ class Watch:
             while not (answered.wait(_PAUSE_SECONDS) or self._stopped.is_set()):
                 if time.monotonic() > self._ends_at:
                     log.error(
-                        "the worker was told to stop, but the event loop does not answer: the"
-                        " process ends, and leases will run out; at work: %s",
+                        "the event loop does not answer, and the worker has to stop: the process"
+                        " ends, and its leases will run out; at work: %s",
                         self._named(),
                         extra=about_worker(self._name),
                     )

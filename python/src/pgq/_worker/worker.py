@@ -428,7 +428,7 @@ class Worker:
         if LOADED.is_set():
             raise RuntimeError(
                 "the main module starts a worker when it is imported:"
-                ' put that below `if __name__ == "__main__":`'
+                ' put the call below `if __name__ == "__main__":`'
             )
         if pool is None:
             raise ValueError("the worker has no pool")
