@@ -25,13 +25,14 @@ from . import pages
 from .sessions import Connection, within
 from .test_readme import environment, run_sql
 
-__all__ = ["environment"]
+__all__ = ["environment", "run_page"]
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 
 DOCS = ROOT / "docs"
 RUN_ELSEWHERE = {
     "application.md",
+    "change-data-capture.md",
     "cli.md",
     "clients.md",
     "dumps.md",
@@ -87,6 +88,11 @@ async def run_program(environment: dict[str, str], code: str, *command: str) -> 
 
 @pytest.mark.parametrize("name", shown_pages())
 async def test_a_page_does_what_it_says(environment: dict[str, str], name: str) -> None:
+    await run_page(environment, name)
+
+
+async def run_page(environment: dict[str, str], name: str) -> None:
+    """Run all that a page shows in an empty database, and compare what is printed."""
     run_sql(environment, "create extension pgq")
     variables = {**environment, "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
     async with contextlib.AsyncExitStack() as stack:
