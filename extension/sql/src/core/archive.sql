@@ -21,10 +21,11 @@ begin
 end
 $$;
 comment on function pgq._archive_bucket(timestamptz, interval) is
-'The archive partition for rows that expire then, p_keep (days, hours) from now: windows of 10 '
-'minutes, 3 hours, 4 days and 41 days, for up to 6, 8, 8 and 9 windows ahead. There are at least '
-'two partitions more than that in each class, so the window that passed last is not in use and can '
-'be truncated. More than 369 days: kept.';
+'Says which archive partition takes rows that expire at a time.
+
+p_keep (days, hours) from now, in windows of 10 minutes, 3 hours, 4 days and 41 days, for up to
+6, 8, 8 and 9 windows ahead. Each class has at least two partitions more, so the window that
+passed last is not in use and can be truncated. More than 369 days: kept.';
 
 create function pgq._retention(
     p_queue_id integer, out now timestamptz, out name text, out sample integer, out keep interval,
@@ -79,8 +80,7 @@ begin
 end
 $$;
 comment on function pgq._keep(pgq.job[], text) is
-'Writes dead or cancelled jobs that have just been deleted to the archive, if their queue keeps '
-'them.';
+'Archives dead or cancelled jobs that were just deleted, as their queue says.';
 
 create function pgq._passed_buckets(p_now timestamptz)
 returns bigint[]
@@ -99,7 +99,9 @@ begin
 end
 $$;
 comment on function pgq._passed_buckets(timestamptz) is
-'In each class of archive partitions that of the window that passed last; see pgq._archive_bucket.';
+'Says which partition of each archive class has the window that passed last.
+
+See pgq._archive_bucket.';
 
 create function pgq._expire_archive(p_now timestamptz)
 returns void

@@ -70,8 +70,7 @@ begin atomic
     select p_slot::bigint | case when p_is_kept then 524288 else 0 end;
 end;
 comment on function pgq._token_bits(smallint, boolean) is
-'What a token tells: the slot of the job, and whether more is to be done at its end than to delete '
-'it.';
+'Says what a token tells: the slot, and whether the end is more than a DELETE.';
 
 create function pgq._slot_of(p_token bigint)
 returns smallint
@@ -114,8 +113,10 @@ begin
 end
 $$;
 comment on function pgq._is_preparing(text) is
-'For deferred triggers: whether it may be PREPARE TRANSACTION, which locks outlive: whether the '
-'text that the client has sent has these words anywhere.';
+'Says whether the transaction may be prepared, for deferred triggers.
+
+A prepared transaction keeps its locks. The text that the client has sent has these words
+anywhere.';
 
 create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void
@@ -150,7 +151,9 @@ begin
 end
 $$;
 comment on function pgq._check_array(text, anyarray, boolean) is
-'Raises 22004 for a null array or, unless p_nulls, element, and 22023 for more than one dimension.';
+'Raises 22004 for a null array or element, 22023 for two dimensions.
+
+With p_nulls, elements may be null.';
 
 create function pgq._check_lengths(
     p_name text, p_length integer, p_other_name text, p_other_length integer
@@ -197,7 +200,9 @@ begin
 end
 $$;
 comment on function pgq._check_interval(text, interval, boolean) is
-'Raises 22023 for a negative, an infinite and, unless allowed, an empty interval; null passes.';
+'Raises 22023 for a negative or infinite interval; null passes.
+
+An empty interval passes only if it is allowed.';
 
 create function pgq._check_batch(p_name text, p_value integer)
 returns void

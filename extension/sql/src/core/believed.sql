@@ -24,8 +24,10 @@ begin
 end
 $$;
 comment on function pgq._slot_size() is
-'The pgq.slot_size that the owner of pgq has set for the session, or the owner of the database for '
-'that; null if nobody has.';
+'Returns pgq.slot_size, as the owner of pgq or of the database has set it.
+
+The owner of pgq sets it for the session, the owner of the database for the database. Null:
+nobody has.';
 
 create function pgq._may_dump(p_role oid)
 returns boolean
@@ -70,9 +72,11 @@ begin
 end
 $$;
 comment on function pgq._dumps() is
-'Where pg_dump has a snapshot, as its name tells, or under another name the catalogs that it has '
-'read since. It locks tables of an extension only when it comes to them: by then a truncated one '
-'is empty for old snapshots, too, and where its jobs went they do not show.';
+'Returns where pg_dump has a snapshot.
+
+Its name tells, or under another name the catalogs that it has read since. pg_dump locks tables
+of an extension only when it comes to them. By then a truncated table is empty for old snapshots,
+too, and they do not see where its jobs went.';
 
 create function pgq._is_dumped(p_for interval default '1 day')
 returns boolean
@@ -85,8 +89,9 @@ begin
 end
 $$;
 comment on function pgq._is_dumped(interval) is
-'Whether pg_dump is at work, for less than a day; where the owner of pgq may not see for how long, '
-'it counts, too.';
+'Says whether pg_dump is at work, for less than a day.
+
+It counts, too, where the owner of pgq may not see for how long.';
 
 create function pgq._dump_health(p_now timestamptz)
 returns table (

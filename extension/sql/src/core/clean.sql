@@ -30,7 +30,9 @@ begin
 end
 $$;
 comment on function pgq._pages(smallint, boolean) is
-'How many pages a slot has, or (p_is_fresh) about as many as its jobs would fill in an empty slot.';
+'Returns how many pages a slot has.
+
+With p_is_fresh: about as many as its jobs would fill in an empty slot.';
 
 create function pgq._lock_first(p_slot smallint, p_limit integer)
 returns bigint[]
@@ -54,7 +56,7 @@ begin
 end
 $$;
 comment on function pgq._lock_first(smallint, integer) is
-'Locks the first jobs of a slot of the ring that nobody has locked, and returns their ids.';
+'Locks the first jobs of a ring slot that nobody has locked; returns their ids.';
 
 create function pgq._choose_dirty(
     p_live smallint[], p_together integer, p_is_full boolean, p_limit bigint
@@ -93,8 +95,10 @@ begin
 end
 $$;
 comment on function pgq._choose_dirty(smallint[], integer, boolean, bigint) is
-'The slots to clean next: one that is mostly garbage, or p_together neighbours in the ring. '
-'p_is_full: the head is full, and no second slot is free.';
+'Chooses the slots to clean next.
+
+One that is mostly garbage, or p_together neighbours in the ring. p_is_full: the head is full,
+and no second slot is free.';
 
 create function pgq._lock_parked(p_slot smallint, p_limit integer)
 returns bigint[]
@@ -122,8 +126,9 @@ begin
 end
 $$;
 comment on function pgq._lock_parked(smallint, integer) is
-'Locks jobs of a parked slot that nobody has locked, and the buckets of their groups, and returns '
-'their ids.';
+'Locks parked jobs that nobody has locked, and the buckets of their groups.
+
+Returns the ids.';
 
 create function pgq._move_jobs(p_from smallint, p_to smallint, p_ids bigint[])
 returns void
@@ -181,8 +186,10 @@ begin
 end
 $$;
 comment on function pgq._move(smallint, smallint, integer) is
-'Moves jobs to another slot of the ring, the first ones, or to the other parked slot. Returns '
-'their number. One that cannot be moved is skipped.';
+'Moves jobs to another slot and returns their number.
+
+In the ring it moves the first ones; from a parked slot, to the other one. A job that cannot be
+moved is skipped.';
 
 create function pgq._clean(p_ring pgq.ring, p_is_full boolean, p_limit bigint)
 returns pgq.ring

@@ -25,8 +25,9 @@ begin
 end
 $$;
 comment on function pgq._bring_schedules(timestamptz, boolean) is
-'Lets schedules fire at their next times after p_after: those that would at later ones (p_back), '
-'or at earlier ones.';
+'Lets schedules fire at their next times after p_after.
+
+Those that would fire later (p_back), or earlier.';
 
 create function pgq._mend_times(p_now timestamptz)
 returns void
@@ -66,9 +67,11 @@ begin
 end
 $$;
 comment on function pgq._mend_times(timestamptz) is
-'Brings back what lies too far ahead: leases last for the timeout of their claim from now on, and '
-'retries wait as long as they had to; jobs with places in a parked slot that are behind their '
-'times take new ones; starts of rate limits that are to come are not used up; schedules fire.';
+'Brings back times that lie too far ahead.
+
+Leases last for the timeout of their claim from now on, and retries wait as long as they had to.
+Parked jobs whose places are behind their times take new ones. Starts of rate limits that are to
+come are not used up. Schedules fire.';
 
 create function pgq._follow_clock(p_now timestamptz)
 returns void
@@ -102,5 +105,6 @@ begin
 end
 $$;
 comment on function pgq._follow_clock(timestamptz) is
-'For ticks: notes when this one ran, and mends the times if the clock has been set back since the '
-'last one by more than a minute.';
+'Mends the times in a tick, if the clock was set back by more than a minute.
+
+It notes when this tick ran, and compares with the last one.';

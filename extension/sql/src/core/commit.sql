@@ -22,7 +22,9 @@ begin
 end
 $$;
 comment on function pgq._may_decide() is
-'Whether buckets can be locked here. Once per transaction: a second time it could deadlock.';
+'Says whether buckets can be locked here.
+
+Once per transaction: a second time it could deadlock.';
 
 create function pgq._notes()
 returns pgq.note[]
@@ -159,7 +161,9 @@ begin
 end
 $$;
 comment on function pgq._at_note() is
-'Decides at a commit what the transaction has noted, behind the deferred triggers of others.';
+'Decides at a commit what the transaction has noted.
+
+It runs behind the deferred triggers of others.';
 create constraint trigger note_at_commit after insert on pgq.note
     deferrable initially deferred
     for each row execute function pgq._at_note();
@@ -189,8 +193,10 @@ begin
 end
 $$;
 comment on function pgq._written() is
-'How many rows the transaction has written outside of pgq: what queues an event of a deferred '
-'trigger writes one; null: a cursor with hold is still to be filled at the commit.';
+'Returns how many rows the transaction has written outside of pgq.
+
+An event of a deferred trigger writes one. Null: a cursor with hold is still to be filled at the
+commit.';
 
 create function pgq._at_last(p_round integer, p_written bigint)
 returns void
@@ -210,8 +216,9 @@ begin
 end
 $$;
 comment on function pgq._at_last(integer, bigint) is
-'Maintenance, if nothing of the caller''s runs behind it and keeps its locks; else once more '
-'behind that, at most ten times, and then at a commit of somebody else.';
+'Runs maintenance if nothing of the caller''s runs behind it and keeps its locks.
+
+Else it runs once more behind that, at most ten times, and then at a commit of somebody else.';
 
 create function pgq._at_commit()
 returns trigger
@@ -258,8 +265,9 @@ begin
 end
 $$;
 comment on function pgq._at_commit() is
-'Runs maintenance that was queued in pgq.chore: once per transaction, as the last deferred '
-'trigger; does what pgq._wake has left to it.';
+'Runs maintenance that was queued in pgq.chore, once per transaction.
+
+It is the last deferred trigger, and does what pgq._wake has left to it.';
 
 create constraint trigger chore_at_commit after insert on pgq.chore
     deferrable initially deferred

@@ -78,8 +78,9 @@ begin
 end
 $$;
 comment on function pgq._promote(smallint, timestamptz, smallint) is
-'Moves up to 1000 jobs of a parked slot that are due to the head of the ring; returns their '
-'number.';
+'Moves up to 1000 due jobs of a parked slot to the head of the ring.
+
+Returns their number.';
 
 create function pgq._set_parked_base(p_slot smallint, p_now timestamptz, p_writer bigint)
 returns void
@@ -124,8 +125,10 @@ exception
 end
 $$;
 comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
-'Raises the base of a parked slot: the mark is the clock, as no job is parked to be due before it. '
-'Begins anew if the clock has been set back.';
+'Raises the base of a parked slot.
+
+The mark is the clock, as no job is parked to be due before it. It begins anew if the clock has
+been set back.';
 
 create function pgq._next_due(p_slot smallint, p_now timestamptz)
 returns timestamptz

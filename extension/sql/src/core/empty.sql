@@ -42,8 +42,9 @@ begin
 end
 $$;
 comment on function pgq._has_jobs(smallint, boolean) is
-'Whether a slot seems to hold jobs. Of the ring: from the bases on, or (p_are_ready) any that '
-'nobody leases, from the floors on.';
+'Says whether a slot seems to hold jobs.
+
+In the ring from the bases on, or with p_are_ready any that nobody leases, from the floors on.';
 
 create function pgq._truncate(p_slot smallint)
 returns boolean
@@ -126,4 +127,6 @@ exception
 end
 $$;
 comment on function pgq._truncate_parked(smallint, timestamptz) is
-'As pgq._truncate, for a parked slot: waits for 10 ms where only short transactions use it.';
+'Truncates a parked slot as pgq._truncate does.
+
+It waits for 10 ms where only short transactions use the slot.';

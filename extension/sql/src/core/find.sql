@@ -14,7 +14,9 @@ begin atomic
                 else 'ready' end;
 end;
 comment on function pgq._state_of(pgq.job, timestamptz) is
-'The state of a job. copied: the row in a line of a job that has its copy in the ring.';
+'Returns the state of a job.
+
+copied: the row in a line of a job that has its copy in the ring.';
 
 create function pgq._is_job(p_job pgq.job)
 returns boolean
@@ -24,7 +26,9 @@ begin atomic
     select p_job.is_head is null or p_job.due is not null;
 end;
 comment on function pgq._is_job(pgq.job) is
-'Not a row in a line of a job that has its copy in the ring, or is dead and blocks its group.';
+'Says whether a row is a job, and no double of one in a line.
+
+A row in a line is none if its job has its copy in the ring, or is dead and blocks its group.';
 
 create function pgq._check_moved()
 returns void
@@ -44,7 +48,7 @@ begin
 end
 $$;
 comment on function pgq._check_moved() is
-'Raises 40001 if an old snapshot cannot tell whether a job that it does not see was moved.';
+'Raises 40001 if an old snapshot cannot tell whether an unseen job was moved.';
 
 create function pgq._bare(p_job pgq.job)
 returns pgq.job
@@ -79,8 +83,10 @@ exception
 end
 $$;
 comment on function pgq._find(bigint) is
-'The live job of that id, unlocked, or null; in one snapshot, in which a job that is being moved '
-'is in one place. Raises 40001 if an old snapshot cannot tell.';
+'Returns the live job with an id, unlocked, or null.
+
+In one snapshot, in which a job that is being moved is in one place. Raises 40001 if an old
+snapshot cannot tell.';
 
 create function pgq._find_mine(p_id bigint, p_verb text)
 returns pgq.job
@@ -114,8 +120,10 @@ begin
 end
 $$;
 comment on function pgq._find_and_lock(bigint, boolean) is
-'The live job of that id, wherever it is moved to, or null; locked, but an active one only with '
-'p_active: else it may come back unlocked. Waits for whoever has it locked.';
+'Locks and returns the live job with an id, wherever it is moved to, or null.
+
+An active job is locked only with p_active: else it may come back unlocked. Waits for whoever has
+it locked.';
 
 create function pgq._lock_parked_row(p_id bigint)
 returns smallint
@@ -137,4 +145,4 @@ begin
 end
 $$;
 comment on function pgq._lock_parked_row(bigint) is
-'Locks the parked row of a job, in the line of its group or not, and returns its slot.';
+'Locks the parked row of a job, in a line or not, and returns its slot.';

@@ -129,4 +129,4 @@ exception
 end
 $$;
 comment on function pgq._empty_hints() is
-'Removes the dead versions of hints, whoever holds the xmin horizon, while few are left.';
+'Removes dead versions of hints while few are left, under any xmin horizon.';

@@ -77,5 +77,6 @@ begin
 end
 $$;
 comment on function pgq._merge_lanes() is
-'For ticks: removes lanes that two sessions have added, and mends those that were added while the '
-'bounds of their queue were being set.';
+'Removes lanes that two sessions have added; for ticks.
+
+Mends those that were added while the bounds of their queue were being set.';

@@ -17,8 +17,9 @@ begin
 end
 $$;
 comment on function pgq._take_back(smallint, bigint) is
-'Ends the expired lease of a locked job: the job is tried again after the backoff, or it is dead '
-'or cancelled.';
+'Ends the expired lease of a locked job.
+
+The job is tried again after the backoff, or it is dead or cancelled.';
 
 create function pgq._loss(p_job pgq.job)
 returns text
@@ -78,8 +79,9 @@ begin
 end
 $$;
 comment on function pgq._try_line(bigint, bigint) is
-'For ticks: locks the row in the line of a job that is to be ended, without waiting; true for a '
-'job of no group.';
+'Locks the row in the line of a job that is to end, without waiting; for ticks.
+
+True for a job of no group.';
 
 create function pgq._reclaim(p_slot smallint, p_ids bigint[], p_now timestamptz)
 returns bigint[]
@@ -98,7 +100,7 @@ begin
 end
 $$;
 comment on function pgq._reclaim(smallint, bigint[], timestamptz) is
-'Takes back those of these leases that have expired, and returns the ids of their jobs.';
+'Takes back those of these leases that have expired; returns the ids of the jobs.';
 
 create function pgq._bury(p_slot smallint, p_ids bigint[], p_now timestamptz)
 returns void

@@ -31,7 +31,9 @@ begin atomic
     );
 end;
 comment on function pgq._due(timestamptz, timestamptz) is
-'The due of a job that is parked: not before the last tick, which may have passed that time.';
+'Returns the due of a job that is parked.
+
+It is not before the last tick, which may have passed that time.';
 
 create function pgq._put(p_job pgq.job)
 returns void
@@ -67,7 +69,7 @@ begin
 end
 $$;
 comment on function pgq._park_head(pgq.job) is
-'Parks the head of a group, whose copy has just been deleted: its row in the line becomes due.';
+'Parks the head of a group, whose copy was just deleted: its row becomes due.';
 
 create function pgq._park(p_job pgq.job, p_run_at timestamptz, p_is_asked boolean default false)
 returns void
@@ -99,8 +101,9 @@ begin
 end
 $$;
 comment on function pgq._park(pgq.job, timestamptz, boolean) is
-'Puts a job back that has just been deleted: ready, or parked until p_run_at. p_is_asked: somebody '
-'has asked for that time; else claimed_at says when the job came back.';
+'Puts a job back that was just deleted: ready, or parked until p_run_at.
+
+p_is_asked: somebody has asked for that time; else claimed_at says when the job came back.';
 
 create function pgq._backoff(p_queue pgq.queue, p_attempt integer)
 returns interval
@@ -123,8 +126,10 @@ begin
 end
 $$;
 comment on function pgq._backoff(pgq.queue, integer) is
-'The wait before the next try: base * factor ^ (attempt - 1), at most backoff_max, of that a '
-'random share between a half and all ("equal jitter").';
+'Returns the wait before the next try.
+
+base * factor ^ (attempt - 1), at most backoff_max, of that a random share between a half and all
+("equal jitter").';
 
 create function pgq._end(p_job pgq.job, p_state text)
 returns void
@@ -163,5 +168,6 @@ begin
 end
 $$;
 comment on function pgq._put_back(pgq.job, interval, text, boolean) is
-'The end of a failed attempt: the next try after p_delay (null: the queue''s backoff), or dead, or '
-'cancelled, if that was asked for.';
+'Ends a failed attempt: next try, dead, or cancelled if that was asked for.
+
+The next try comes after p_delay; null: the backoff of the queue.';

@@ -30,7 +30,9 @@ begin atomic
       from (select (p_xid::text::bigint - p_near) & 4294967295) d (distance);
 end;
 comment on function pgq._full_xid(xid, bigint) is
-'The full transaction id of a row''s xmin, which lies less than two billion from p_near.';
+'Returns the full transaction id of a row''s xmin.
+
+It lies less than two billion from p_near.';
 
 create function pgq._is_filling(p_slot smallint)
 returns boolean
@@ -40,7 +42,7 @@ begin atomic
     select coalesce((select r.filling = p_slot from pgq.ring r order by r.gen desc limit 1), false);
 end;
 comment on function pgq._is_filling(smallint) is
-'Whether jobs are being moved into a slot: it has no positions until that is done.';
+'Says whether jobs are being moved into a slot, which has no positions meanwhile.';
 
 create function pgq._is_decided(p_xid bigint, p_snapshot pg_snapshot, p_old bigint)
 returns boolean
@@ -152,8 +154,9 @@ begin
 end
 $$;
 comment on function pgq._oldest_writers() is
-'Per slot the id of the oldest other transaction that has written to it, or waits to do so, or '
-'null.';
+'Returns per slot the id of the oldest other transaction that writes to it.
+
+One that waits to write counts, too. Null: none.';
 
 create function pgq._shift_xids(p_now timestamptz)
 returns void

@@ -49,7 +49,9 @@ begin
 end
 $$;
 comment on function pgq._caller() is
-'The role on whose behalf a public function runs; raises 42501 if PostgreSQL runs code of others.';
+'Returns the role on whose behalf a public function runs.
+
+Raises 42501 if PostgreSQL runs code of others.';
 
 create function pgq._may_role(p_role name, p_queue_id integer, p_verb text)
 returns boolean
@@ -97,8 +99,9 @@ begin
 end
 $$;
 comment on function pgq._raise_unknown_queue(text, text) is
-'Raises 42704 for a name, 22004 for null; 42501 if the caller may not know whether there is such a '
-'queue.';
+'Raises 42704 for a name, 22004 for null.
+
+42501 if the caller may not know whether there is such a queue.';
 
 create function pgq._queue_id(p_queue text, p_verb text)
 returns integer
@@ -117,7 +120,9 @@ begin
 end
 $$;
 comment on function pgq._queue_id(text, text) is
-'The id of a queue on which the caller has a privilege; raises 42704, 42501 or 22004.';
+'Returns the id of a queue on which the caller has a privilege.
+
+Raises 42704, 42501 or 22004.';
 
 create function pgq._may_lane(p_lane bigint, p_verb text)
 returns boolean
@@ -146,7 +151,9 @@ begin
 end
 $$;
 comment on function pgq._hold_queue(text, integer, text) is
-'Keeps a queue from being dropped until the transaction ends; raises 42704 if it has been since.';
+'Keeps a queue from being dropped until the transaction ends.
+
+Raises 42704 if it has been since.';
 
 create function pgq._mine(p_verb text)
 returns integer[]

@@ -29,8 +29,9 @@ begin
 end
 $$;
 comment on function pgq._rotate_parked(pgq.ring, timestamptz, bigint) is
-'What ring.parked is to be. What the other slot holds moves over when the written one has as much '
-'garbage.';
+'Returns what ring.parked is to be.
+
+What the other slot holds moves over when the written one has as much garbage.';
 
 create function pgq._ready_slots(p_ring pgq.ring, p_now timestamptz)
 returns smallint[]
@@ -57,8 +58,10 @@ begin
 end
 $$;
 comment on function pgq._ready_slots(pgq.ring, timestamptz) is
-'The live slots into which claims look: not those without jobs, and not those in which all jobs '
-'are leased and which nobody has written to for two seconds.';
+'Returns the live slots into which claims look.
+
+Not those without jobs, and not those in which all jobs are leased and which nobody has written
+to for two seconds.';
 
 create function pgq._rotate(p_now timestamptz)
 returns void

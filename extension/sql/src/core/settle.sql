@@ -32,8 +32,10 @@ begin
 end
 $$;
 comment on function pgq._settle(bigint, bigint) is
-'Deletes and returns the job of a receipt. Null if it is stale, or of a queue that the caller may '
-'not consume from. Waits while another session settles the same receipt.';
+'Deletes and returns the job of a receipt, or null.
+
+Null if the receipt is stale, or of a queue that the caller may not consume from. Waits while
+another session settles the same receipt.';
 
 create function pgq._finish(p_job pgq.job, p_result jsonb)
 returns void
@@ -182,5 +184,6 @@ begin
 end
 $$;
 comment on function pgq._complete(bigint[], bigint[], jsonb[], integer[], integer) is
-'Completes the jobs of good receipts and returns the ids. p_results: one for each receipt, or '
-'null; p_done: how many of them have been completed already.';
+'Completes the jobs of good receipts and returns the ids.
+
+p_results: one for each receipt, or null. p_done: how many of them have been completed already.';

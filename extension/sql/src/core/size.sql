@@ -34,7 +34,9 @@ begin
 end
 $$;
 comment on function pgq._check_size(text, jsonb[], bigint) is
-'Raises 54000 for a value with more than p_max bytes, as text or in memory; null passes.';
+'Raises 54000 for a value with more than p_max bytes; null passes.
+
+The bytes count as text and in memory.';
 
 create function pgq._check_length(p_name text, p_value text, p_max integer)
 returns void

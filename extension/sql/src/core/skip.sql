@@ -108,8 +108,9 @@ begin
 end
 $$;
 comment on function pgq._skip(text, text, text, text) is
-'Leaves a job, group or schedule out of the ticks for ten minutes, or (not its fault) out of this '
-'one.';
+'Leaves a job, group or schedule out of the ticks for ten minutes.
+
+Where it is not its fault, out of this tick.';
 
 create function pgq._skips(p_kind text)
 returns text[]
@@ -121,7 +122,9 @@ begin
 end
 $$;
 comment on function pgq._skips(text) is
-'The jobs, groups or schedules that ticks leave out, to be asked for once, not for each row.';
+'Returns the jobs, groups or schedules that ticks leave out.
+
+Ask once, not for each row.';
 
 create function pgq._forget_skipped(p_now timestamptz)
 returns void

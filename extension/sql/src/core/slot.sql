@@ -45,8 +45,9 @@ begin
 end
 $$;
 comment on function pgq._open(smallint) is
-'Locks a slot for writing and returns the time. Whoever adds a job draws its number after that: '
-'claim positions rely on it.';
+'Locks a slot for writing and returns the time.
+
+Whoever adds a job draws its number after that: claim positions rely on it.';
 
 -- Rare statements on one job are planned each time.
 create function pgq._remove(p_slot smallint, p_id bigint, out job pgq.job)
@@ -106,7 +107,7 @@ end
 $$;
 comment on function
     pgq._lock_noted(smallint, bigint[], bigint[], integer[], jsonb[]) is
-'Locks the jobs of good receipts that get a checkpoint, in the order of the receipts.';
+'Locks the jobs of good receipts that get a checkpoint, in their order.';
 
 create function pgq._mark(p_slot smallint, p_id bigint, p_flag name, p_token bigint)
 returns boolean
@@ -124,5 +125,6 @@ begin
 end
 $$;
 comment on function pgq._mark(smallint, bigint, name, bigint) is
-'Sets is_awaited or cancel_requested of a job, with a token only of its lease. False if it is not '
-'there any more.';
+'Sets is_awaited or cancel_requested of a job; false if it is gone.
+
+With a token, only of its lease.';

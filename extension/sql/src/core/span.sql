@@ -16,9 +16,11 @@ create type pgq.span as (
     overdue bigint[]
 );
 comment on type pgq.span is
-'For ticks: the position of a lane, and what the jobs above its base, or above swept, show: the '
-'first one (live), the first one below the floor that can be claimed (free), where the next tick '
-'goes on, the jobs of expired leases, and those that have not started in time.';
+'The position of a lane, and what its jobs show; for ticks.
+
+The jobs above its base, or above swept: the first one (live), the first one below the floor that
+can be claimed (free), where the next tick goes on, the jobs of expired leases, and those that
+have not started in time.';
 
 create function pgq._spans(p_slot smallint, p_now timestamptz)
 returns setof pgq.span
@@ -110,4 +112,6 @@ exception
 end
 $$;
 comment on function pgq._set_positions(smallint, pgq.span[], bigint) is
-'For ticks: raises the positions of a slot, or lowers floors. p_writer was read before the spans.';
+'Raises the positions of a slot, or lowers floors; for ticks.
+
+p_writer was read before the spans.';

@@ -20,8 +20,9 @@ begin
 end
 $$;
 comment on function pgq._home() is
-'A number that is another one in a restored or cloned database, and after each start of the '
-'server.';
+'Returns a number of this database and this start of the server.
+
+It is another one in a restored or cloned database, and after each start.';
 
 create function pgq._has_lost_tokens()
 returns boolean
@@ -33,9 +34,11 @@ begin
 end
 $$;
 comment on function pgq._has_lost_tokens() is
-'Whether pgq.token may have fallen back behind tokens of claims that committed asynchronously, had '
-'not reached this standby, or are younger than the dump that was restored. A dump of an '
-'installation by script brings all sequences along, which pgq.home then tells.';
+'Says whether pgq.token may have fallen back behind tokens of claims.
+
+Those may have committed asynchronously, not have reached this standby, or be younger than the
+dump that was restored. A dump of an installation by script brings all sequences along, which
+pgq.home then tells.';
 
 create function pgq._skip_lost_tokens()
 returns void
@@ -61,5 +64,6 @@ exception
 end
 $$;
 comment on function pgq._skip_lost_tokens() is
-'Called before the first claim where tokens may be lost: at most 32 million are passed, or an old '
-'receipt could be good again.';
+'Passes tokens that may be lost, before the first claim.
+
+At most 32 million are passed, or an old receipt could be good again.';

@@ -83,7 +83,9 @@ exception
 end
 $$;
 comment on function pgq._is_over(bigint) is
-'Whether a job has completed or is not known: neither live nor dead, in one snapshot.';
+'Says whether a job has completed or is not known, in one snapshot.
+
+It is then neither live nor dead.';
 
 create function pgq._find_for_waiter(
     p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
@@ -134,9 +136,11 @@ begin
 end
 $$;
 comment on function pgq._find_for_waiter(bigint, bigint[]) is
-'Locks a job and returns its place: slot, id. The slot is 6 if it is dead or cancelled: it cannot '
-'be retried then until the transaction ends. null if it has completed or is not known. Where its '
-'place is not behind p_last, which is locked already, it does not wait: raises PQ000.';
+'Locks a job and returns its place: slot, id.
+
+The slot is 6 if the job is dead or cancelled: it cannot be retried then until the transaction
+ends. Null: it has completed or is not known. Where its place is not behind p_last, which is
+locked already, it does not wait: raises PQ000.';
 
 create function pgq._lock_awaited(
     p_after bigint[], out open bigint[], out is_hopeless boolean
@@ -169,8 +173,10 @@ begin
 end
 $$;
 comment on function pgq._lock_awaited(bigint[]) is
-'For pgq._await; raises PQ000 if a job has moved since its place in the order was looked up, and '
-'somebody else has it locked: to wait for it with later ones locked might be a deadlock.';
+'Locks the jobs for pgq._await.
+
+Raises PQ000 if a job has moved since its place in the order was looked up, and somebody else has
+it locked: to wait for it with later ones locked might be a deadlock.';
 
 create function pgq._await(p_after bigint[])
 returns pgq.awaited
@@ -194,8 +200,10 @@ begin
 end
 $$;
 comment on function pgq._await(bigint[]) is
-'Those of these jobs that have not completed, marked as awaited; waits for whoever is about to '
-'claim or end one. Those of queues that the caller may not enqueue into are not known.';
+'Returns those of these jobs that have not completed, marked as awaited.
+
+Waits for whoever is about to claim or end one. Those of queues that the caller may not enqueue
+into are not known.';
 
 create function pgq._add_dependencies(
     p_job_ids bigint[], p_at pgq.target, p_awaited pgq.awaited, p_on_dead text

@@ -65,5 +65,7 @@ begin
 end
 $$;
 comment on function pgq._check_bounds(integer, jsonb[], integer) is
-'Raises 54000 for a payload that is too long and 53400 if p_number more ready jobs are too many; a '
-'max_ready above a thousand is looked at for a part of the calls, a thousandth of it apart.';
+'Raises 54000 for a payload that is too long, 53400 for a full queue.
+
+p_number more ready jobs are too many. A max_ready above a thousand is looked at for a part of
+the calls, a thousandth of it apart.';

@@ -11,7 +11,7 @@ begin atomic
     select 16384 + abs(p_key % 16384)::integer;
 end;
 comment on function pgq._bucket_of(bigint) is
-'The bucket of a group, or of a waiting job: the same for its id and minus its id.';
+'Returns the bucket of a group or waiting job: the same for id and minus id.';
 
 create function pgq._lock_buckets(p_keys bigint[])
 returns void
@@ -38,4 +38,6 @@ begin
 end
 $$;
 comment on function pgq._try_buckets(bigint[]) is
-'For ticks, which never wait: locks buckets and returns the keys of those that could be locked.';
+'Locks buckets without waiting, for ticks.
+
+Returns the keys of those that could be locked.';

@@ -99,8 +99,10 @@ create type pgq.cron as (
     any_day boolean
 );
 comment on type pgq.cron is
-'A cron expression; weekdays: 0 or 7 is Sunday; any_hour: the hour is not restricted by values; '
-'any_day: both day fields must match.';
+'A cron expression.
+
+weekdays: 0 or 7 is Sunday. any_hour: the hour is not restricted by values. any_day: both day
+fields must match.';
 
 create function pgq._parse_cron(p_cron text)
 returns pgq.cron
@@ -221,5 +223,6 @@ begin
 end
 $$;
 comment on function pgq._next_tick_of(text, text, timestamptz) is
-'The first time after that which a cron expression names; raises 22023 for a bad expression or '
-'time zone.';
+'Returns the first time after one that a cron expression names.
+
+Raises 22023 for a bad expression or time zone.';

@@ -35,10 +35,12 @@ begin
 end
 $$;
 comment on function pgq._lock_keys(integer, text[], boolean) is
-'Keeps others from using these dedupe keys of a queue; waits for transactions that are using one '
-'of them, or one of the same hash: one in 16384. p_is_row: the only key is that of a row, which '
-'the caller has written: that keeps others who write the row away, so that only retries need be. '
-'Bulk writes of rows, one key after the other, would deadlock otherwise.';
+'Keeps others from using these dedupe keys of a queue.
+
+Waits for transactions that are using one of them, or one of the same hash: one in 16384.
+p_is_row: the only key is that of a row, which the caller has written: that keeps others who
+write the row away, so that only retries need be. Bulk writes of rows, one key after the other,
+would deadlock otherwise.';
 
 create function pgq._probe_keys(p_queue_id integer, p_keys text[])
 returns void
@@ -59,8 +61,9 @@ exception
 end
 $$;
 comment on function pgq._probe_keys(integer, text[]) is
-'Raises 40001 if one of these dedupe keys, which the snapshot shows as free, has been taken since: '
-'the unique indexes know. The caller takes it back.';
+'Raises 40001 if a dedupe key that the snapshot shows as free was taken since.
+
+The unique indexes know. The caller takes it back.';
 
 create function pgq._live_keys(p_queue_id integer, p_keys text[])
 returns bigint[]
@@ -91,8 +94,9 @@ exception
 end
 $$;
 comment on function pgq._live_keys(integer, text[]) is
-'The live jobs that have these dedupe keys, or null, in the order of the keys; the caller has '
-'locked them. 40001 if an old snapshot cannot tell.';
+'Returns the live jobs with these dedupe keys, or null, in their order.
+
+The caller has locked the keys. 40001 if an old snapshot cannot tell.';
 
 create function pgq._is_late(p_job pgq.job)
 returns boolean
@@ -138,8 +142,9 @@ begin
 end
 $$;
 comment on function pgq._without_late(bigint[]) is
-'Returns p_live (from pgq._live_keys) with null for those that have not started in time, which are '
-'dead then: no tick looks at jobs that wait, nor at any while nobody calls.';
+'Returns p_live (from pgq._live_keys) with null for jobs that are late to start.
+
+They are dead then: no tick looks at jobs that wait, nor at any while nobody calls.';
 
 create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[])
 returns bigint[]
@@ -184,9 +189,10 @@ exception
 end
 $$;
 comment on function pgq._held_keys(integer, text[], bigint[]) is
-'Returns p_live (from pgq._live_keys), and in the place of null the jobs with these keys that '
-'completed within dedupe_for. Looks after the live ones: a job that completes in between is found '
-'here.';
+'Returns p_live (from pgq._live_keys), with completed jobs in place of null.
+
+Those with these keys that completed within dedupe_for. Looks after the live ones: a job that
+completes in between is found here.';
 
 create function pgq._replace(p_id bigint, p_payload jsonb, p_run_at timestamptz)
 returns boolean
@@ -227,8 +233,9 @@ begin
 end
 $$;
 comment on function pgq._replace(bigint, jsonb, timestamptz) is
-'Gives a job that is not active another payload and time (null: now); waits for whoever is about '
-'to claim or cancel it. false: it has ended.';
+'Gives a job that is not active another payload and time (null: now).
+
+Waits for whoever is about to claim or cancel it. false: it has ended.';
 
 create function pgq._replace_live(p_payloads jsonb[], p_run_at timestamptz, p_live bigint[])
 returns bigint[]
@@ -253,8 +260,9 @@ begin
 end
 $$;
 comment on function pgq._replace_live(jsonb[], timestamptz, bigint[]) is
-'As pgq._replace, for live jobs, each with the last payload for it; null for those that have '
-'ended.';
+'Replaces live jobs as pgq._replace does, each with its last payload.
+
+Null for those that have ended.';
 
 create function pgq._raise_duplicate(
     p_queue text, p_keys text[], p_taken bigint[], p_ids bigint[]

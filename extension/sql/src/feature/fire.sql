@@ -47,8 +47,9 @@ exception
 end
 $$;
 comment on function pgq._use_pg_cron() is
-'Lets pg_cron, if it is there and may be used, do what pgq_maintain does while there are '
-'schedules.';
+'Lets pg_cron do what pgq_maintain does, while there are schedules.
+
+If pg_cron is there and may be used.';
 
 create function pgq._headers_of(p_headers jsonb, p_name text, p_at timestamptz)
 returns jsonb
@@ -62,7 +63,9 @@ begin
 end
 $$;
 comment on function pgq._headers_of(jsonb, text, timestamptz) is
-'The headers of a job of a schedule; raises 54000 if they are too large for a value.';
+'Returns the headers of a job of a schedule.
+
+Raises 54000 if they are too large for a value.';
 
 create function pgq._next_tick_if_any(p_schedule pgq.schedule, p_after timestamptz)
 returns timestamptz
@@ -80,8 +83,9 @@ exception
 end
 $$;
 comment on function pgq._next_tick_if_any(pgq.schedule, timestamptz) is
-'As pgq._next_tick_of; null with a warning if it fails: that must not fail the commit of a '
-'stranger.';
+'Returns what pgq._next_tick_of does; null with a warning if that fails.
+
+It must not fail the commit of a stranger.';
 
 create function pgq._fire_if_due(p_schedule pgq.schedule, p_queue text, p_now timestamptz)
 returns void

@@ -32,8 +32,9 @@ begin
 end
 $$;
 comment on function pgq._group_ids(integer, text[]) is
-'The numbers of groups. Two groups with the same hash take turns. Who does not know the seed '
-'cannot find a key with the hash of somebody else''s group.';
+'Returns the numbers of groups. Two groups with the same hash take turns.
+
+Who does not know the seed cannot find a key with the hash of somebody else''s group.';
 
 create function pgq._note(p_slot smallint, p_kind "char", p_keys bigint[], p_places bigint[])
 returns void
@@ -47,8 +48,9 @@ begin
 end
 $$;
 comment on function pgq._note(smallint, "char", bigint[], bigint[]) is
-'Leaves groups (kind g) or waiting jobs (w) for the commit. p_slot: one that is locked for '
-'writing.';
+'Leaves groups (kind g) or waiting jobs (w) for the commit.
+
+p_slot: one that is locked for writing.';
 
 create function pgq._leave_lines(p_ids bigint[], p_block boolean)
 returns void
@@ -81,7 +83,9 @@ begin
 end
 $$;
 comment on function pgq._leave_lines(bigint[], boolean) is
-'Called when copies of heads have ended: their rows leave the lines, or (p_block) block them.';
+'Takes the rows of heads out of their lines, after their copies have ended.
+
+With p_block they block the lines.';
 
 create function pgq._note_ended(p_jobs pgq.job[], p_state text)
 returns void
@@ -114,8 +118,9 @@ begin
 end
 $$;
 comment on function pgq._note_ended(pgq.job[], text) is
-'Called with jobs that have just been deleted because they ended in a state: their groups go on, '
-'and who waits for them is noted.';
+'Lets groups go on after jobs that were just deleted because they ended.
+
+Jobs that wait for them are noted.';
 
 create function pgq._unblock(p_ids bigint[])
 returns boolean

@@ -204,7 +204,7 @@ begin
 end
 $$;
 comment on function pgq._use_permits(integer, @extschema@.pgq_job[], integer[], bigint[]) is
-'Notes which permits jobs that have just been claimed use (null: none of that kind).';
+'Notes which permits the jobs of a claim use (null: none of that kind).';
 
 create function pgq._lease_limited(
     p_queue pgq.queue, p_lanes bigint[], p_batch integer, p_lease_ms integer, p_worker text,
@@ -267,5 +267,7 @@ end
 $$;
 comment on function
     pgq._lease_limited(pgq.queue, bigint[], integer, integer, text, smallint, bigint) is
-'As pgq._lease, for a queue with limits: as many jobs as permits can be had. Raises 25001; 55000 '
-'if one job is meant (p_slot, p_pos), and no permit can be had.';
+'Claims as pgq._lease does, in a queue with limits.
+
+As many jobs as permits can be had. Raises 25001; 55000 if one job is meant (p_slot, p_pos), and
+no permit can be had.';

@@ -98,5 +98,6 @@ begin
 end
 $$;
 comment on function pgq._drop_permits() is
-'For ticks: after max_active was lowered, drops the permits above it that have come back, as each '
-'claim looks at all of them.';
+'Drops permits above a lowered max_active that have come back; for ticks.
+
+Each claim looks at all permits.';

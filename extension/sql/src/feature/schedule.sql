@@ -37,7 +37,9 @@ exception
 end
 $$;
 comment on function pgq._save_schedule(pgq.schedule, text) is
-'Adds or replaces a schedule and returns its next time; raises 42501, 42704 and 55P03.';
+'Adds or replaces a schedule and returns its next time.
+
+Raises 42501, 42704 and 55P03.';
 
 create function @extschema@.pgq_schedule(
     name text,

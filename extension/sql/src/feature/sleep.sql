@@ -37,7 +37,9 @@ begin
 end
 $$;
 comment on function pgq._has_writers() is
-'Whether a session that was writing when others had just noticed that this one waits is not done.';
+'Says whether a session that was writing when this one began to wait is not done.
+
+It may have noticed too late that this session waits.';
 
 create function pgq._linger(p_queue_ids integer[], p_now timestamptz)
 returns bigint[]
@@ -67,9 +69,10 @@ begin
 end
 $$;
 comment on function pgq._linger(integer[], timestamptz) is
-'For each of these queues, for how many milliseconds the session has had nothing to do there: '
-'since the first call with it after pgq_wake, or after one without it. null: it need not linger, '
-'because that is long, or it has not called pgq_wake yet, or it is stuck at a limit.';
+'Returns for how many milliseconds the session has been idle in each queue.
+
+Since the first call with the queue after pgq_wake, or after one without it. Null: it need not
+linger, because that is long, or it has not called pgq_wake yet, or it is stuck at a limit.';
 
 create function pgq._hold_waits(p_queue_ids integer[])
 returns boolean
@@ -100,8 +103,9 @@ begin
 end
 $$;
 comment on function pgq._hold_waits(integer[]) is
-'Lets the session hold the advisory lock on these queues and no others; whether it has all of '
-'them.';
+'Lets the session hold the advisory lock on these queues and no others.
+
+Returns whether it has all of them.';
 
 create function pgq._begin_wait(p_queue_ids integer[], p_now timestamptz)
 returns timestamptz
@@ -145,8 +149,9 @@ begin
 end
 $$;
 comment on function pgq._begin_wait(integer[], timestamptz) is
-'Lets others know that this session is going to sleep, and returns until when they look; null: '
-'they may not yet.';
+'Lets others know that this session is going to sleep.
+
+Returns until when they look; null: they may not yet.';
 
 create function pgq._is_deaf(p_queue_ids integer[])
 returns boolean
@@ -163,8 +168,9 @@ begin
 end
 $$;
 comment on function pgq._is_deaf(integer[]) is
-'Whether the session listens for queues, but not for all of these: one was dropped and created '
-'again.';
+'Says whether the session listens for some, but not all of these queues.
+
+One was dropped and created again.';
 
 create function pgq._next_tick(p_now timestamptz)
 returns timestamptz

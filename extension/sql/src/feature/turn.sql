@@ -16,7 +16,9 @@ begin atomic
     )::pgq.job;
 end;
 comment on function pgq._copied(pgq.job, smallint, bigint) is
-'The copy of a head, for the ring: the key of the job stays with its row in the line.';
+'Returns the copy of a head, for the ring.
+
+The key of the job stays with its row in the line.';
 
 create function pgq._let_late_in(
     p_groups bigint[], p_added bigint[], out groups bigint[], out places bigint[]
@@ -57,8 +59,9 @@ begin
 end
 $$;
 comment on function pgq._let_late_in(bigint[], bigint[]) is
-'Puts jobs that were added from a place on behind the last head that stands behind them; returns '
-'the groups of which that holds, and the new place of those jobs.';
+'Puts jobs that were added from a place on behind the last head behind them.
+
+Returns the groups of which that holds, and the new place of those jobs.';
 
 create function pgq._next_heads(
     p_groups bigint[], p_ended bigint[], p_added bigint[], p_late bigint[], p_places bigint[]
@@ -110,8 +113,9 @@ begin
 end
 $$;
 comment on function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[]) is
-'The rows of lines that are to become heads: see pgq._turn_groups. p_late, p_places: what '
-'pgq._let_late_in has returned.';
+'Returns the rows of lines that are to become heads: see pgq._turn_groups.
+
+p_late, p_places: what pgq._let_late_in has returned.';
 
 create function pgq._turn_groups(p_groups bigint[], p_ended bigint[], p_added bigint[])
 returns void
@@ -176,9 +180,10 @@ begin
 end
 $$;
 comment on function pgq._turn_groups(bigint[], bigint[], bigint[]) is
-'Makes the first rows of lines heads, with copies in the ring, or due; their buckets are locked. '
-'p_ended: before that place nobody stands; p_added: from which place on jobs were added. Either '
-'may be null.';
+'Makes the first rows of lines heads, with copies in the ring, or due.
+
+Their buckets are locked. p_ended: before that place nobody stands. p_added: from which place on
+jobs were added. Either may be null.';
 
 create function pgq._promote_head(p_row pgq.job)
 returns void

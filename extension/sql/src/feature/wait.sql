@@ -89,9 +89,11 @@ exception
 end
 $$;
 comment on function pgq._next_event(integer, timestamptz, boolean) is
-'When there may be something to claim in a queue: long ago if there is now; else when the next job '
-'or schedule falls due, the next of a thousand leases expires, or a tick finds what was committed '
-'late; or null. p_lingers: what is leased, or was committed late, is not looked at.';
+'Returns when there may be something to claim in a queue, or null.
+
+Long ago if there is now; else when the next job or schedule falls due, the next of a thousand
+leases expires, or a tick finds what was committed late. p_lingers: what is leased, or was
+committed late, is not looked at.';
 
 create function pgq._next_due_of(p_queue_id integer)
 returns timestamptz
@@ -143,9 +145,11 @@ begin
 end
 $$;
 comment on function pgq._pause_ms(text, boolean, boolean) is
-'How many milliseconds to sleep if somebody must look again soon: the longer, the more often that '
-'has been so. p_ready: since when there are jobs; each other time 0, to claim them, and while they '
-'change at most 8, or always 0 to one that lingers, which has just slept.';
+'Returns how many milliseconds to sleep if somebody must look again soon.
+
+The longer, the more often that has been so. p_ready: since when there are jobs. Each other time
+0, to claim them, and while they change at most 8, or always 0 to one that lingers, which has
+just slept.';
 
 create function pgq._sleep_for(
     p_queue_ids integer[], p_idle_ms bigint[], p_max_wait interval, p_now timestamptz
@@ -193,7 +197,9 @@ begin
 end
 $$;
 comment on function pgq._sleep_for(integer[], bigint[], interval, timestamptz) is
-'For pgq_wait. p_idle_ms: for how long the session lingers in each queue, null if it does not.';
+'Returns how long to sleep, for pgq_wait.
+
+p_idle_ms: for how long the session lingers in each queue, null if it does not.';
 
 create function @extschema@.pgq_wait(
     queues text[],

@@ -25,7 +25,7 @@ begin
 end
 $$;
 comment on function pgq._release_waiters(smallint, bigint[]) is
-'Notes who waits for jobs that have completed, and that they wait for those no more.';
+'Notes who waits for jobs that have completed, and ends that waiting.';
 
 create function pgq._tell_waiters(
     p_slot smallint, p_ids bigint[], p_lanes bigint[], p_completed boolean
@@ -48,7 +48,7 @@ begin
 end
 $$;
 comment on function pgq._tell_waiters(smallint, bigint[], bigint[], boolean) is
-'Called with jobs of these lanes that have ended, and for which others wait: those are noted.';
+'Notes the jobs that wait for jobs of these lanes that have ended.';
 
 create function pgq._drop_dependencies(p_job_ids bigint[])
 returns void
@@ -120,7 +120,7 @@ begin
 end
 $$;
 comment on function pgq._turn_waiters(bigint[]) is
-'Makes those of these waiting jobs ready, or dead, of which it is time; their buckets are locked.';
+'Makes waiting jobs ready, or dead, if it is time; their buckets are locked.';
 
 create function pgq._take_end_hints()
 returns void

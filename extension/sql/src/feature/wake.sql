@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function pgq._wake(integer) is
-'Notifies those who sleep for jobs of a queue, if there are any, when the transaction commits.';
+'Notifies those who sleep for jobs of a queue, at the commit.';
 
 create function pgq._wake_lane(p_lane bigint, p_run_at timestamptz default null)
 returns void
@@ -55,5 +55,6 @@ begin
 end
 $$;
 comment on function pgq._wake_lane(bigint, timestamptz) is
-'As pgq._wake, for a job that has come (back) to a lane; also if it falls due before sleepers look '
-'by themselves, so that they set their alarm.';
+'Notifies as pgq._wake, for a job that has come (back) to a lane.
+
+Also if it falls due before sleepers look by themselves, so that they set their alarm.';

@@ -33,8 +33,9 @@ begin
 end
 $$;
 comment on function pgq._check_watch(oid, text) is
-'Raises 42501 unless the owner of a table may enqueue into a queue, or 42704 if there is none of '
-'that name and the owner may know.';
+'Raises 42501 unless the owner of a table may enqueue into a queue.
+
+42704 if there is no queue of that name and the owner may know.';
 
 create function @extschema@.pgq_check_watch(relation regclass, queue text)
 returns text
@@ -109,8 +110,9 @@ begin
 end
 $$;
 comment on function pgq._key_columns(oid) is
-'SQL for the names and values of the primary key of a row; text for types that do not come with '
-'PostgreSQL; raises 55000 without one.';
+'Returns SQL for the names and values of the primary key of a row.
+
+Text for types that do not come with PostgreSQL. Raises 55000 without a key.';
 
 create function pgq._has_own_key(p_relation oid, p_name text)
 returns boolean
@@ -140,9 +142,11 @@ begin
 end
 $$;
 comment on function pgq._has_own_key(oid, text) is
-'Whether no two transactions can have written rows of a watched table with the same key: not with '
-'a primary key that is deferrable, or whose values may differ and look alike (names of temporary '
-'tables do), nor where another table has the name that it had, or each session one of its own.';
+'Says whether no two transactions can have written rows with the same key.
+
+Not with a primary key that is deferrable, or whose values may differ and look alike (names of
+temporary tables do), nor where another table has the name that the watched table had, or each
+session one of its own.';
 
 create function @extschema@.pgq_enqueue_row()
 returns trigger

@@ -27,7 +27,9 @@ begin
 end
 $$;
 comment on function pgq._check_settings_of_job(integer, timestamptz, integer, jsonb) is
-'Raises 22004, 22003, 22023 or 54000 for bad settings of a job; null passes, but for the priority.';
+'Raises 22004, 22003, 22023 or 54000 for bad settings of a job.
+
+Null passes, but for the priority.';
 
 create function pgq._check_keys(p_name text, p_keys text[], p_payloads jsonb[])
 returns void

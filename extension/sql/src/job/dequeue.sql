@@ -20,7 +20,9 @@ begin
 end
 $$;
 comment on function pgq._lease_limit_ms(integer, interval, text) is
-'Checks the arguments of a claim and returns the lease in milliseconds; raises 22004 and 22023.';
+'Checks the arguments of a claim and returns the lease in milliseconds.
+
+Raises 22004 and 22023.';
 
 create function @extschema@.pgq_dequeue(
     batch integer default 1,
@@ -182,7 +184,9 @@ begin atomic
 end;
 comment on function
     pgq._lease_{slot}(bigint, bigint, bigint, integer, timestamptz, integer, text, bigint) is
-'The claim of pgq_dequeue, between two positions. One job is also found below the floor.';
+'Claims as pgq_dequeue does, between two positions.
+
+One job is also found below the floor.';
 --@ end
 
 create function pgq._dequeue(p_batch integer, p_timeout interval, p_queue text, p_worker text)
@@ -192,8 +196,10 @@ begin atomic
     select * from @extschema@.pgq_dequeue(p_batch, p_timeout, p_queue, p_worker);
 end;
 comment on function pgq._dequeue(integer, interval, text, text) is
-'As pgq_dequeue, for other functions, bound to it when this function is created. A call by name '
-'would be ambiguous once others have created a function like it in the same schema.';
+'Claims as pgq_dequeue does, for other functions.
+
+It is bound when it is created. A call by name would be ambiguous once others have created a
+function like it in the same schema.';
 
 create function @extschema@.pgq_dequeue(
     batch integer,

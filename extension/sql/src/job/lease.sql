@@ -77,8 +77,9 @@ begin
 end
 $$;
 comment on function pgq._aged(pgq.queue, bigint[], timestamptz) is
-'The lanes of a queue in the order in which to claim: a priority counts as higher, the longer its '
-'oldest job has been ready.';
+'Returns the lanes of a queue in the order in which to claim.
+
+A priority counts as higher, the longer its oldest job has been ready.';
 
 create function pgq._oldest(p_slot smallint, p_lane bigint)
 returns timestamptz
@@ -104,4 +105,6 @@ begin
 end
 $$;
 comment on function pgq._oldest(smallint, bigint) is
-'Since when the first job of a lane of a slot that can be claimed was to run, or null.';
+'Returns since when the first job of a lane that can be claimed was to run.
+
+In one slot. Null: there is none.';

@@ -39,7 +39,9 @@ begin
 end
 $$;
 comment on function pgq._target(text, integer, timestamptz, integer, jsonb) is
-'Checks what all jobs share and says where they go. run_at comes back null for now.';
+'Checks what all jobs share and says where they go.
+
+run_at comes back null for now.';
 
 create function pgq._add_jobs(
     p_at pgq.target, p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[],
@@ -96,8 +98,9 @@ end
 $$;
 comment on function
     pgq._add_jobs(pgq.target, jsonb[], text[], text[], integer, jsonb, timestamptz, boolean) is
-'Inserts jobs where pgq._target says (p_at) and returns their ids, in order. p_waits: they wait '
-'for other jobs.';
+'Inserts jobs where pgq._target says (p_at) and returns their ids, in order.
+
+p_waits: they wait for other jobs.';
 
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
@@ -122,8 +125,9 @@ begin
 end
 $$;
 comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) is
-'Of each dedupe key that is not taken the first payload, or the last one, and all that have none; '
-'places: which of p_payloads these are.';
+'Picks one payload of each dedupe key that is not taken: the first, or the last.
+
+All that have no key are picked, too. places: which of p_payloads these are.';
 
 create function pgq._enqueue(
     p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
@@ -193,5 +197,7 @@ comment on function
         jsonb[], text, integer, timestamptz, text[], text[], integer, jsonb, text, timestamptz,
         bigint[], text, boolean
     ) is
-'As pgq_enqueue_many, in all cases. With dedupe keys it returns for each payload the job that has '
-'the key now. p_is_row: see pgq._lock_keys.';
+'Adds jobs as pgq_enqueue_many does, in all cases.
+
+With dedupe keys it returns for each payload the job that has the key now. p_is_row: see
+pgq._lock_keys.';

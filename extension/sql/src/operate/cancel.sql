@@ -158,8 +158,10 @@ begin
 end
 $$;
 comment on function pgq._end_live(integer, text[], bigint, boolean) is
-'Deletes up to p_max (null: all) live jobs of a queue that are in these states, and returns their '
-'number; those that others have locked stay. p_keep: they go to the archive, as cancelled.';
+'Deletes live jobs of a queue that are in given states; returns their number.
+
+Up to p_max, null: all. Those that others have locked stay. p_keep: they go to the archive, as
+cancelled.';
 
 create function @extschema@.pgq_cancel_all(
     queue text,

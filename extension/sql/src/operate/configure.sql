@@ -35,4 +35,6 @@ begin
 end
 $$;
 comment on function pgq._configure_queue(pgq.queue) is
-'Changes those settings of a queue that are not null; false: it was dropped; raises 22023.';
+'Changes those settings of a queue that are not null.
+
+false: it was dropped. Raises 22023.';

@@ -32,8 +32,9 @@ exception
 end
 $$;
 comment on function pgq._check_empty(pgq.dropped, boolean) is
-'Raises 55006 if a queue has dead jobs (p_has_dead) or live ones, in one snapshot; leaves no lock '
-'on a slot.';
+'Raises 55006 if a queue has dead jobs (p_has_dead) or live ones.
+
+In one snapshot; leaves no lock on a slot.';
 
 create function pgq._empty_dropped(p_dropped pgq.dropped, p_max integer)
 returns bigint
@@ -73,8 +74,9 @@ begin
 end
 $$;
 comment on function pgq._empty_dropped(pgq.dropped, integer) is
-'Removes up to p_max jobs of a dropped queue, and returns their number. Those that came too late '
-'for a drop without force are kept as cancelled.';
+'Removes up to p_max jobs of a dropped queue, and returns their number.
+
+Those that came too late for a drop without force are kept as cancelled.';
 
 create function pgq._check_dropped()
 returns trigger
@@ -116,8 +118,10 @@ begin
 end
 $$;
 comment on function pgq._lane_holders() is
-'The other transactions that have read lanes, by pg_locks.virtualtransaction and, if they write, '
-'by transaction id: a prepared one keeps only that when the server starts again.';
+'Returns the other transactions that have read lanes.
+
+By pg_locks.virtualtransaction and, if they write, by transaction id: a prepared one keeps only
+that when the server starts again.';
 
 create function pgq._forget_dropped()
 returns void
@@ -159,8 +163,10 @@ begin
 end
 $$;
 comment on function pgq._forget_dropped() is
-'For ticks: of 20 dropped queues whose lanes no open transaction has read removes what is left, a '
-'thousand jobs per queue, and at last the lanes.';
+'Removes what is left of dropped queues; for ticks.
+
+Of 20 queues whose lanes no open transaction has read, a thousand jobs per queue, and at last the
+lanes.';
 
 create function @extschema@.pgq_drop_queue(
     name text,

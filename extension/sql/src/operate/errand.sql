@@ -48,8 +48,10 @@ begin
 end
 $$;
 comment on function pgq._run_errands() is
-'For commits and ticks: does what pgq.errand has. What is locked is left to the next tick; what '
-'cannot be done is told in the log of the server, and dropped.';
+'Does what pgq.errand has; for commits and ticks.
+
+What is locked is left to the next tick. What cannot be done is told in the log of the server,
+and dropped.';
 
 create function pgq._tell_cron()
 returns void
@@ -65,5 +67,6 @@ begin
 end
 $$;
 comment on function pgq._tell_cron() is
-'Calls pgq._use_pg_cron, at the commit for who manages single queues: it locks what all schedules '
-'need.';
+'Calls pgq._use_pg_cron, at the commit for who manages single queues.
+
+It locks what all schedules need.';

@@ -67,7 +67,7 @@ begin
 end
 $$;
 comment on function pgq._set_grants(name) is
-'Lets a role call those functions and read those views that its privileges are for, and no others.';
+'Lets a role call and read what its privileges are for, and no more.';
 
 create function pgq._regrant(p_roles oid[])
 returns void
@@ -94,8 +94,10 @@ begin
 end
 $$;
 comment on function pgq._regrant(oid[]) is
-'Lets roles call what their privileges are for: at once for who manages all queues, unless '
-'somebody else is at it, and at the commit for others. It locks what all grants need.';
+'Lets roles call what their privileges are for.
+
+At once for who manages all queues, unless somebody else is at it, and at the commit for others.
+It locks what all grants need.';
 
 create function pgq._drop_grants(p_queue_id integer)
 returns void

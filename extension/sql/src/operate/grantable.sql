@@ -79,4 +79,6 @@ select 'observe', pg_catalog.to_regclass(pg_catalog.concat('@extschema@.', c.nam
            ('pgq_obstacles')
        ) c (name);
 comment on view pgq.grantable is
-'The functions and views that roles may use, and the privilege for it; any: whichever.';
+'The functions and views that roles may use, and the privilege for each.
+
+any: whichever.';

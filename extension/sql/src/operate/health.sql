@@ -45,8 +45,10 @@ begin
 end
 $$;
 comment on function pgq._xmin_holders(timestamptz) is
-'Who keeps dead versions from being removed, and for how long already; of whom no time is known '
-'the transactions since then count. unknown: the owner may not see what that session does.';
+'Returns who keeps dead versions from being removed, and for how long already.
+
+Where no time is known the transactions since then count. unknown: the owner may not see what
+that session does.';
 
 create function pgq._tick_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
@@ -87,7 +89,9 @@ begin
 end
 $$;
 comment on function pgq._tick_health(timestamptz) is
-'When maintenance ran last, and whether it has found the clock set back: see pgq._follow_clock.';
+'Returns when maintenance ran last, and whether the clock was set back.
+
+See pgq._follow_clock.';
 
 create function pgq._health()
 returns table (

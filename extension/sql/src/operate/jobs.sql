@@ -31,8 +31,9 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
  where (j.is_head is null or j.due is not null)
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
 comment on view pgq.live_job is
-'Live jobs as pgq_jobs shows them. The head of a group is shown where its copy is, or as '
-'scheduled.';
+'Live jobs as pgq_jobs shows them.
+
+The head of a group is shown where its copy is, or as scheduled.';
 
 create view pgq.finished_job as
 select a.id, a.token, a.queue, a.priority::integer as priority, a.state, a.attempt,

@@ -56,8 +56,9 @@ exception
 end
 $$;
 comment on function pgq._size_of(regclass) is
-'Bytes of a table with its indexes, 0 if it has no rows; null if somebody has locked it against '
-'readers.';
+'Returns the bytes of a table with its indexes, 0 if it has no rows.
+
+Null if somebody has locked it against readers.';
 
 create type pgq.tally as (
     lane bigint,
@@ -137,8 +138,9 @@ begin
 end
 $$;
 comment on function pgq._tally_slot(smallint, timestamptz) is
-'The jobs of a slot: counted where it is small, or a lane has less than a thousand. In the '
-'snapshot of the statement that calls it, in which a job that is moved is in one place.';
+'Counts the jobs of a slot where it is small, or a lane has less than a thousand.
+
+In the snapshot of the statement that calls it, in which a job that is moved is in one place.';
 
 create function pgq._tally(p_now timestamptz)
 returns setof pgq.tally
@@ -230,8 +232,9 @@ exception
 end
 $$;
 comment on function pgq._times(timestamptz) is
-'Per queue: since when its oldest ready job has been ready, and when its next scheduled job is '
-'due, of the ten thousand that fall due next in each slot.';
+'Returns per queue since when its oldest ready job is ready, and the next due.
+
+Of the ten thousand scheduled jobs that fall due next in each slot.';
 
 create function pgq._leased(p_slot smallint)
 returns setof pgq.job

@@ -51,8 +51,10 @@ begin
 end
 $$;
 comment on function pgq._open_jobs(smallint) is
-'The jobs among the first ten thousand of each lane in a slot that an open transaction has '
-'claimed, ended or locked, and its id or that of a subtransaction.';
+'Returns the jobs of a slot that an open transaction has claimed or locked.
+
+Also those that it has ended. Of the first ten thousand of each lane, with its id or that of a
+subtransaction.';
 
 create function pgq._holders()
 returns setof pgq.obstacle

@@ -67,8 +67,10 @@ begin
 end
 $$;
 comment on function pgq._revive(bigint[], boolean) is
-'Puts dead jobs back as ready with all their attempts, unless a live one has their dedupe key; '
-'returns the ids. p_skip: leaves out those that somebody else is about to put back or purge.';
+'Puts dead jobs back as ready with all their attempts; returns the ids.
+
+Not where a live job has the dedupe key. p_skip: leaves out those that somebody else is about to
+put back or purge.';
 
 create function @extschema@.pgq_retry(id bigint)
 returns boolean

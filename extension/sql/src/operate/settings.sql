@@ -96,7 +96,9 @@ begin
 end
 $$;
 comment on function pgq._save_settings(pgq.queue, pgq.queue) is
-'Checks and stores the settings of a queue, and does what follows from them; raises 22023.';
+'Checks and stores the settings of a queue, and does what follows from them.
+
+Raises 22023.';
 
 create function @extschema@.pgq_configure_queue(
     name text,

@@ -12,4 +12,6 @@ create table pgq.dependency (
 );
 create index dependency_job_id_idx on pgq.dependency (job_id, on_id);
 comment on table pgq.dependency is
-'The job job_id, of that lane, waits for on_id, which is live or dead. Gone when on_id completes.';
+'The job job_id, of that lane, waits for on_id, which is live or dead.
+
+Gone when on_id completes.';

@@ -13,8 +13,9 @@ create table pgq.dropped (
     constraint dropped_pkey primary key (queue_id)
 );
 comment on table pgq.dropped is
-'Dropped queues whose lanes are still there: transactions that were open then may add jobs to '
-'them.';
+'Dropped queues whose lanes are still there.
+
+Transactions that were open at the drop may add jobs to them.';
 comment on column pgq.dropped.keep_for is 'How long the archive keeps such jobs, as cancelled.';
 comment on column pgq.dropped.xid is 'The transaction that dropped it.';
 comment on column pgq.dropped.holders is
@@ -25,6 +26,8 @@ create table pgq.errand (
 );
 alter table pgq.errand replica identity full;
 comment on table pgq.errand is
-'What a commit or a tick does in the catalogs, see pgq._run_errands; empty most of the time.';
+'What a commit or a tick does in the catalogs; empty most of the time.
+
+See pgq._run_errands.';
 comment on column pgq.errand.role is
 'Whose rights on functions and views are to be set, 0: public; null: pg_cron is to be told.';

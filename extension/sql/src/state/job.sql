@@ -65,8 +65,9 @@ create table pgq.job (
     checkpoint jsonb
 ) partition by list (slot);
 comment on table pgq.job is
-'Live jobs. What a claim changes comes before the payload, so that WAL does not repeat the '
-'payload.';
+'Live jobs.
+
+What a claim changes comes before the payload, so that WAL does not repeat the payload.';
 comment on column pgq.job.pos is
 'In the ring: the order of becoming ready. The id for a job that was ready when it was enqueued.';
 comment on column pgq.job.lane is 'Queue and priority: see pgq._lane_of.';
@@ -172,9 +173,10 @@ create table pgq.hint (
 alter table pgq.hint replica identity full;
 create index hint_kind_key_idx on pgq.hint (kind, key);
 comment on table pgq.hint is
-'What could not be decided at a commit, for the next tick. Kinds as in pgq.note; q: all groups of '
-'a queue; e: a job that has completed or (minus) died, and for which others wait; l: a job that '
-'pgq_claim has leased.';
+'What could not be decided at a commit, for the next tick.
+
+Kinds as in pgq.note; q: all groups of a queue; e: a job that has completed or (minus) died, and
+for which others wait; l: a job that pgq_claim has leased.';
 
 create table pgq.ring (
     gen bigint not null,

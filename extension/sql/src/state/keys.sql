@@ -7,5 +7,5 @@ create table pgq.bucket (
     constraint bucket_pkey primary key (id)
 );
 comment on table pgq.bucket is
-'Rows to be locked, never changed: each for all keys, groups or jobs that hash to it.';
+'Rows to lock, never changed: each for all keys, groups or jobs of one hash.';
 insert into pgq.bucket (id) select n from pg_catalog.generate_series(0, 32767) n;

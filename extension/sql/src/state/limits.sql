@@ -10,8 +10,9 @@ create table pgq.permit (
     constraint permit_kind_check check (kind in ('a', 'r'))
 );
 comment on table pgq.permit is
-'Rows to be locked, never changed: what a job needs to be active (a), from 1 to max_active, and to '
-'start (r), from 0 to rate_burst - 1.';
+'Rows to lock, never changed: what a job needs to be active, or to start.
+
+To be active (a), from 1 to max_active; to start (r), from 0 to rate_burst - 1.';
 
 create table pgq.hold (
     slot smallint not null,
@@ -21,8 +22,10 @@ create table pgq.hold (
     id bigint not null
 ) partition by list (slot);
 comment on table pgq.hold is
-'Which claim took a permit; of each permit the row with the highest token counts, for as long as '
-'its job lives with that token.';
+'Which claim took a permit.
+
+Of each permit the row with the highest token counts, for as long as its job lives with that
+token.';
 
 --@ each slot
 create table pgq.hold_{slot} partition of pgq.hold for values in ({slot})
@@ -38,5 +41,6 @@ create table pgq.start (
     constraint start_pkey primary key (queue_id, moment, token)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 comment on table pgq.start is
-'Moments of rate limits of which the start is used up, and by which claim: see pgq._take_starts. '
-'One moment twice only if settings changed between the claims.';
+'Moments of rate limits of which the start is used up, and by which claim.
+
+See pgq._take_starts. One moment twice only if settings changed between the claims.';

@@ -69,8 +69,10 @@ alter table pgq.lane replica identity full;
 create index lane_queue_id_idx on pgq.lane (queue_id, priority desc);
 create index lane_plain_idx on pgq.lane (queue, priority) where not is_bounded;
 comment on table pgq.lane is
-'The priorities in use in a queue. Two sessions that use a priority first at the same time both '
-'add it: the rows have the same id, and ticks remove one.';
+'The priorities in use in a queue.
+
+Two sessions that use a priority first at the same time both add it: the rows have the same id,
+and ticks remove one.';
 comment on column pgq.lane.queue is 'The name of the queue: enqueue reads no other table of it.';
 comment on column pgq.lane.awaited_until is 'Until then a session may sleep: see pgq._wake.';
 
@@ -79,6 +81,6 @@ create table pgq.lane_gate (
     constraint lane_gate_pkey primary key (queue_id)
 );
 comment on table pgq.lane_gate is
-'A row to lock for each queue that has got priorities: while one is being committed.';
+'A row to lock for each queue that has got priorities, while one is committed.';
 
 insert into pgq.queue (name) values ('default');

@@ -16,8 +16,10 @@ select pg_catalog.setval(
         ::bit(60)::bigint
 );
 comment on sequence pgq.next_tick is
-'From when (ms since 1970) a tick is due. Since PostgreSQL 15 it is not logged, so that it is '
-'empty after a crash and on a promoted standby: see pgq._has_lost_tokens.';
+'From when (ms since 1970) a tick is due.
+
+Since PostgreSQL 15 it is not logged, so that it is empty after a crash and on a promoted
+standby: see pgq._has_lost_tokens.';
 do $unlogged$
 begin
     if current_setting('server_version_num')::integer >= 150000 then

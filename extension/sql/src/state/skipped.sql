@@ -12,5 +12,6 @@ create table pgq.skipped (
 );
 alter table pgq.skipped replica identity full;
 comment on table pgq.skipped is
-'What has failed in a tick, which would have failed as a whole; for ten minutes. key: the id of a '
-'job or group, or the name of a schedule.';
+'What has failed in a tick, which would have failed as a whole; for ten minutes.
+
+key: the id of a job or group, or the name of a schedule.';

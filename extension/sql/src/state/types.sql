@@ -68,5 +68,6 @@ create type pgq.awaited as (
     is_hopeless boolean
 );
 comment on type pgq.awaited is
-'For enqueue: the jobs to wait for that have not completed, or null, and whether one of them is '
-'dead.';
+'For enqueue: the jobs to wait for, or null, and whether one is dead.
+
+Those that have not completed.';
