@@ -179,11 +179,8 @@ session.
 
 * queue: ''*'' means all queues, also later ones. To create queues, a role needs manage on ''*''.
 * role: public means everybody.
-* privileges: enqueue, consume, observe, manage.
-* enqueue: add jobs.
-* consume: claim jobs and end them.
-* observe: see the queue and its jobs in the views.
-* manage: everything else, this function included.
+* privileges: ''enqueue'' to add jobs, ''consume'' to claim and end them, ''observe'' to see the
+  queue and its jobs in the views, ''manage'' for everything else, this function included.
 
 Errors:
 
