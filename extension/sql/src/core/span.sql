@@ -18,9 +18,9 @@ create type pgq.span as (
 comment on type pgq.span is
 'The position of a lane, and what its jobs show; for ticks.
 
-The jobs above its base, or above swept: the first one (live), the first one below the floor that
-can be claimed (free), where the next tick goes on, the jobs of expired leases, and those that
-have not started in time.';
+live: the first job above its base, or above swept. free: the first one below the floor that can
+be claimed. Then where the next tick goes on, the jobs of expired leases, and those that have not
+started in time.';
 
 create function pgq._spans(p_slot smallint, p_now timestamptz)
 returns setof pgq.span

@@ -176,7 +176,7 @@ comment on function pgq._lock_awaited(bigint[]) is
 'Locks the jobs for pgq._await.
 
 Raises PQ000 if a job has moved since its place in the order was looked up, and somebody else has
-it locked: to wait for it with later ones locked might be a deadlock.';
+it locked. To wait for it with later ones locked might be a deadlock.';
 
 create function pgq._await(p_after bigint[])
 returns pgq.awaited

@@ -145,7 +145,7 @@ comment on function pgq._has_own_key(oid, text) is
 'Says whether no two transactions can have written rows with the same key.
 
 Not with a primary key that is deferrable, or whose values may differ and look alike (names of
-temporary tables do), nor where another table has the name that the watched table had, or each
+temporary tables do). Nor where another table has the name that the watched table had, or each
 session one of its own.';
 
 create function @extschema@.pgq_enqueue_row()

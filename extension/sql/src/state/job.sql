@@ -156,8 +156,10 @@ create table pgq.note (
 ) partition by list (slot);
 comment on table pgq.note is 'What is to be decided at a commit: see pgq._at_note.';
 comment on column pgq.note.kind is
-'Kind g: ids of groups, and from which place on to look (minus: where jobs were added); w: ids of '
-'waiting jobs, or (minus) of those to kill; l: the last event, which decides.';
+'Kind of the ids and places.
+
+g: ids of groups, and from which place on to look (minus: where jobs were added). w: ids of
+waiting jobs, or (minus) of those to kill. l: the last event, which decides.';
 --@ each slot
 create table pgq.note_{slot} partition of pgq.note for values in ({slot})
     with (vacuum_truncate = off);
@@ -175,8 +177,8 @@ create index hint_kind_key_idx on pgq.hint (kind, key);
 comment on table pgq.hint is
 'What could not be decided at a commit, for the next tick.
 
-Kinds as in pgq.note; q: all groups of a queue; e: a job that has completed or (minus) died, and
-for which others wait; l: a job that pgq_claim has leased.';
+Kinds as in pgq.note. q: all groups of a queue. e: a job that has completed or (minus) died, and
+for which others wait. l: a job that pgq_claim has leased.';
 
 create table pgq.ring (
     gen bigint not null,
