@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import sys
@@ -20,10 +21,12 @@ import pytest
 from pgq._cli.errors import Failure
 from pgq._cli.probes import Probes
 from pgq._cli.web import serving
+from pgq._worker.health import STATUSES
 from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
 
 from .cli_session import Cli, Running, running, variables
+from .pages import read
 from .sessions import until
 
 pytestmark = pytest.mark.once
@@ -224,6 +227,15 @@ async def test_attempts_are_measured_by_task_and_outcome(
         assert found["pgq_worker_status", "full"] == 0
         assert found["pgq_worker_jobs",] == 0
         assert await site.process.terminated() == 0
+
+
+def test_the_page_tells_what_each_status_means() -> None:
+    rows = re.findall(
+        r"^\| `([a-z ]+)` \| (\d+) \| (\d+) \|", read("docs/deployment.md"), re.MULTILINE
+    )
+    codes = {True: "200", False: "503"}
+    health = [pgq.Health(status=status) for status in STATUSES]
+    assert rows == [(one.status, codes[one.is_live], codes[one.is_ready]) for one in health]
 
 
 def test_probes_do_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
