@@ -250,6 +250,8 @@ async def test_one_job_runs_in_a_session(
         await worker.run_job(handle.id, connection=pool)
     again = await sign_up.enqueue("eve@example.org", connection=pool)
     async with AsyncSession(engine) as session:
+        with pytest.raises(TypeError, match=r"^either a connection or a session"):
+            await worker.run_job(again.id, connection=pool, session=session)
         assert await worker.run_job(again.id, session=session)
         await session.commit()
     assert await signups(connection) == ["eve@example.org"]

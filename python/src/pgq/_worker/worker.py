@@ -408,6 +408,8 @@ class Worker:
             UnknownTask: the worker has none for the job; the attempt has failed.
             LeaseLost: the handler, or somebody else, has ended the job.
         """
+        if (connection is None) == (session is None):
+            raise TypeError("either a connection or a session is needed")
         executor: Any = connection
         if session is not None:
             from pgq.sqlalchemy import AsyncDriver  # noqa: PLC0415 it needs an extra
