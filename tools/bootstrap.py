@@ -5,10 +5,10 @@ adds what the tests and the documentation need, and `bootstrap.py lint` the chec
 `bootstrap.py bench` makes another one for the benchmarks, with the queues that they compare.
 Python packages are installed only if their hashes are those of requirements/. Nothing of the
 machine is changed, nothing is left outside of the project, and root is not needed: on Debian and
-its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, and pip or parts of Perl where they are
-left out, are downloaded as packages and unpacked in the cache, with the libraries that the machine
-lacks. Other systems have to have them installed. Whatever is fetched is checked: a program or
-library that misses another one ends the set-up, and the error says what to install.
+its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, Prometheus, and pip or parts of Perl
+where they are left out, are downloaded as packages and unpacked in the cache, with the libraries
+that the machine lacks. Other systems have to have them installed. Whatever is fetched is checked:
+a program or library that misses another one ends the set-up, and the error says what to install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
@@ -97,6 +97,7 @@ def main() -> None:
         if level in ("dev", "lint"):
             _fetch_test_tools()
             fetch_pgbouncer()
+            fetch_prometheus()
         if level == "clients":
             install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()
@@ -144,6 +145,13 @@ def fetch_pgbouncer() -> tuple[Path, list[Path]]:
         _say("fetching PgBouncer")
         build(home, lambda place: _unpack_debian(["pgbouncer"], place))
     return home / "usr" / "sbin" / "pgbouncer", libraries(home)
+
+
+def fetch_prometheus() -> Path:
+    """Return the directory with the programs prometheus and promtool."""
+    if (installed := shutil.which("prometheus")) and shutil.which("promtool"):
+        return Path(installed).parent
+    return fetch_debian("prometheus") / "usr" / "bin"
 
 
 def fetch_playground() -> Path:
@@ -402,7 +410,7 @@ def _lacking_libraries(apt: Sequence[str], packages: Sequence[str]) -> list[str]
     """Return the packages of libraries that others need, in turn, and that are not installed."""
     kinds = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"]
     depends = ["apt-cache", *apt, "depends", *(f"--no-{kind}" for kind in kinds)]
-    direct = re.findall(r"Depends: (lib\S+)", _output(*depends, *packages))
+    direct = re.findall(r"Depends: (lib(?!js-)\S+)", _output(*depends, *packages))
     if not direct:
         return []
     needed = re.findall(r"^lib\S+", _output(*depends, "--recurse", *direct), re.MULTILINE)

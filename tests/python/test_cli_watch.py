@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pgq._cli import exporter
+from pgq._cli import exporter, web
 from pgq._cli.base import Settings
 from pgq._cli.checks import obstacles
 from pgq._cli.finding import Facts
@@ -579,21 +579,20 @@ async def test_a_scrape_does_not_wait_for_ever_behind_others(
 
     monkeypatch.setattr("pgq._cli.exporter._read", read)
     monkeypatch.setattr("pgq._cli.exporter._CALL_SECONDS", 0.05)
-    server = exporter.serve(Settings(), "127.0.0.1", 0)
 
-    def health() -> tuple[int, str]:
+    def health(port: int) -> tuple[int, str]:
         with pytest.raises(urllib.error.HTTPError) as raised:
-            urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/health")
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
         return raised.value.code, raised.value.read().decode()
 
-    first = asyncio.create_task(asyncio.to_thread(health))
-    assert await asyncio.to_thread(begun.wait, PATIENCE)
-    assert await asyncio.to_thread(health) == (503, "the server did not answer in time\n")
-    assert not first.done()
-    ended.set()
-    assert (await first)[0] == 503
-    server.shutdown()
-    server.server_close()
+    with exporting() as port:
+        first = asyncio.create_task(asyncio.to_thread(health, port))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        answer = (503, "the server did not answer in time\n")
+        assert await asyncio.to_thread(health, port) == answer
+        assert not first.done()
+        ended.set()
+        assert (await first)[0] == 503
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, begun: threading.Event, go_on: threading.Event) -> Any:
@@ -614,12 +613,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, begun: threading.Event, go_on: thre
 @contextmanager
 def exporting() -> Generator[int]:
     """Serve metrics in this process; yields the port."""
-    server = exporter.serve(Settings(), "127.0.0.1", 0)
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
+    with web.serving(exporter.pages(Settings()), "127.0.0.1", 0) as where:
+        yield int(where.rpartition(":")[2])
 
 
 def scrape(port: int) -> Samples:
@@ -675,7 +670,7 @@ def test_clients_that_say_nothing_do_not_take_all_of_it(monkeypatch: pytest.Monk
     begun, go_on = threading.Event(), threading.Event()
     go_on.set()
     counted(monkeypatch, begun, go_on)
-    monkeypatch.setattr("pgq._cli.exporter._MOST_REQUESTS", 2)
+    monkeypatch.setattr("pgq._cli.web._MOST_REQUESTS", 2)
     with exporting() as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         with pytest.raises(OSError):  # noqa: PT011 -- closed, at whatever moment

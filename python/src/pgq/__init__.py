@@ -49,6 +49,7 @@ from pgq._queue import Queue
 from pgq._register import register
 from pgq._task import JobHandle, Task, task
 from pgq._worker.config import Endpoint, Middleware
+from pgq._worker.health import Health, HealthStatus
 from pgq._worker.worker import Worker
 
 __all__ = [
@@ -64,6 +65,8 @@ __all__ = [
     "FailOutcome",
     "GiveUp",
     "GroupOnDead",
+    "Health",
+    "HealthStatus",
     "InvalidArgument",
     "InvalidPayload",
     "Job",

@@ -27,11 +27,11 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
 from pgq import _sql
 from pgq._models import Job, JobId
-from pgq._outcomes import Cancel, Retry, Settled, Snooze
 from pgq._queue import Queue
 from pgq._task import TASK_HEADER
 from pgq._worker.config import Endpoint
-from pgq._worker.handle import NotBegun, RolledBack, instrumentation
+from pgq._worker.ending import ending
+from pgq._worker.handle import instrumentation
 
 __all__ = ["PgqInstrumentor", "queue_metrics"]
 
@@ -60,23 +60,6 @@ _STATES: Final = ("ready", "scheduled", "waiting", "active", "dead")
 # Bounds of the histograms, in seconds; the first ones are the conventions'.
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _WAITS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 14400)
-
-# What becomes of a job by what its handler raised, and the type of error.
-_RAISED: Final[dict[type[Exception], tuple[str, str | None]]] = {
-    Retry: ("retried", None),
-    Snooze: ("snoozed", None),
-    Cancel: ("cancelled", None),
-    Settled: ("settled", None),
-    RolledBack: ("lost", "LeaseLost"),
-    NotBegun: ("released", None),
-}
-# The same for a handler that the worker has cancelled, by the reason.
-_CANCELLED: Final[dict[str | None, tuple[str, str | None]]] = {
-    "deadline": ("failed", "TimeoutError"),
-    "lost": ("lost", "LeaseLost"),
-    "cancel": ("cancelled", None),
-    "abort": ("released", None),
-}
 
 _READ_SECONDS: Final = 10.0  # else the server is taken to be gone
 
@@ -256,7 +239,7 @@ class _Telemetry:
             end = exc
             raise
         finally:
-            attributes[_OUTCOME], error_type = _ending(end)
+            attributes[_OUTCOME], error_type = ending(end)
             if error_type is not None:
                 attributes[_ERROR_TYPE] = error_type
                 span.record_exception(end)
@@ -293,23 +276,6 @@ def _received(headers: _Headers) -> tuple[Context, list[Link]]:
     sender = trace.get_current_span(received).get_span_context()
     links = [Link(sender)] if sender.is_valid else []
     return trace.set_span_in_context(here, received), links
-
-
-def _ending(end: object) -> tuple[str, str | None]:
-    """Return what becomes of a job, by what its handler returned or raised; the type of error."""
-    if not isinstance(end, BaseException):
-        return "completed", None
-    for kind, ending in _RAISED.items():
-        if isinstance(end, kind):
-            return ending
-    return _CANCELLED.get(_reason(end), ("failed", type(end).__qualname__))
-
-
-def _reason(error: BaseException | None) -> str | None:
-    """Return why the worker has cancelled a handler; None if it was not the worker."""
-    if not isinstance(error, asyncio.CancelledError):
-        return None
-    return str(error.args[0]) if error.args else _reason(error.__context__)
 
 
 # Queues

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, TypeAlias
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -21,10 +18,10 @@ from prometheus_client.registry import Collector
 from pgq._cli import extension, sql
 from pgq._cli.base import Settings, connect
 from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._cli.web import Answer, Pages
 
 _CALL_SECONDS: Final = 10.0
 _FRESH_SECONDS: Final = 1.0
-_MOST_REQUESTS: Final = 32
 _STATES: Final = ("ready", "scheduled", "waiting", "active", "dead")
 _OBSTACLES: Final = ("rotation", "slot in use", "xmin held")
 
@@ -32,71 +29,23 @@ Rows: TypeAlias = Sequence[dict[str, Any]]
 _Samples: TypeAlias = Iterable[tuple[Sequence[str], Any]]
 
 
-def serve(options: Settings, host: str, port: int) -> ThreadingHTTPServer:
-    """Serve /metrics and /health in a thread until `shutdown`.
-
-    Args:
-        options: which database, which schema.
-        host: the address or name to listen on.
-        port: 0 for a free one.
-    """
+def pages(options: Settings) -> Pages:
+    """Return /metrics and /health of a database."""
     views = _Views(options)
     registry = _registry(views)
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _CALL_SECONDS
+    def metrics() -> Answer:
+        return Answer(body=generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/metrics":
-                self._answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
-            elif path == "/health":
-                problem = views.problem()
-                status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
-                self._answer(status, f"{problem or 'ok'}\n".encode(), "text/plain; charset=utf-8")
-            else:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="There are /metrics and /health.")
+    def health() -> Answer:
+        problem = views.problem()
+        return Answer(
+            body=f"{problem or 'ok'}\n".encode(),
+            content_type="text/plain; charset=utf-8",
+            status=HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK,
+        )
 
-        def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Requests are not logged."""
-
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-
-    requests = threading.Semaphore(_MOST_REQUESTS)
-
-    class Server(ThreadingHTTPServer):
-        address_family = family
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            if not requests.acquire(blocking=False):
-                self.shutdown_request(request)
-                return
-            try:
-                super().process_request(request, client_address)
-            except BaseException:  # there is no thread that would release it
-                requests.release()
-                raise
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                requests.release()
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            if not isinstance(sys.exc_info()[1], ConnectionError):  # the client's own affair
-                super().handle_error(request, client_address)
-
-    server = Server((str(address[0]), port), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    return {"/metrics": metrics, "/health": health}
 
 
 def exposition(options: Settings) -> bytes:

@@ -10,15 +10,8 @@ import click
 
 from pgq._cli.base import Command, settings
 from pgq._cli.errors import Failure
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit():
-        raise click.BadParameter(f"{text!r} is not host:port.")
-    if int(port) > 65535:
-        raise click.BadParameter(f"The port of {text!r} is above 65535.")
-    return host.strip("[]"), int(port)
+from pgq._cli.params import address
+from pgq._cli.web import serving
 
 
 @click.command(
@@ -31,7 +24,7 @@ def _address(text: str) -> tuple[str, int]:
 )
 @click.option(
     "--listen",
-    type=_address,
+    type=address,
     metavar="HOST:PORT",
     default="127.0.0.1:9187",
     show_default=True,
@@ -62,13 +55,6 @@ def metrics(listen: tuple[str, int], *, once: bool) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    try:
-        server = exporter.serve(settings(), *listen)
-    except OSError as exc:
-        raise Failure(f"cannot listen on {listen[0]}:{listen[1]}: {exc.strerror}") from exc
-    with server:
-        host, port = server.server_address[:2]
-        shown = f"[{host!s}]" if ":" in str(host) else str(host)
-        click.echo(f"serving http://{shown}:{port}/metrics", err=True)
+    with serving(exporter.pages(settings()), *listen) as where:
+        click.echo(f"serving {where}/metrics", err=True)
         ended.wait()
-        server.shutdown()

@@ -48,6 +48,16 @@ def shown_duration(value: timedelta) -> str:
     return f"{parts}{rest.total_seconds():f}".rstrip("0").rstrip(".") + "s"
 
 
+def address(text: str) -> tuple[str, int]:
+    """Read where to listen, as host:port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise click.BadParameter(f"{text!r} is not host:port.")
+    if int(port) > 65535:
+        raise click.BadParameter(f"The port of {text!r} is above 65535.")
+    return host.strip("[]"), int(port)
+
+
 def time(text: str) -> datetime:
     """Read a time in ISO 8601; without a time zone it is local."""
     try:

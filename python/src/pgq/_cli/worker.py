@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, suppress
-from functools import reduce
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -23,7 +23,10 @@ import pgq
 from pgq._cli import logs
 from pgq._cli.base import Command, Settings, server_settings, settings
 from pgq._cli.errors import Failure, Misuse
+from pgq._cli.params import address
+from pgq._cli.probes import Probes
 from pgq._cli.supervisor import Supervisor
+from pgq._cli.web import serving
 from pgq._task import Task
 from pgq._worker.run import SUPERVISED
 from pgq._worker.worker import Worker
@@ -45,6 +48,7 @@ log = logging.getLogger("pgq")
         pgq worker shop.jobs:worker
         pgq worker shop.jobs:worker --processes 4 --log-json
         pgq worker shop.jobs:make_worker --reload --log-level debug
+        pgq worker shop.jobs:worker --health 0.0.0.0:8080
     """,
 )
 @click.argument("target")
@@ -71,6 +75,12 @@ log = logging.getLogger("pgq")
     help="The least severe level that is written.",
 )
 @click.option("--log-json", is_flag=True, help="Write the log as one JSON object a line.")
+@click.option(
+    "--health",
+    type=address,
+    metavar="HOST:PORT",
+    help="Serve /live and /ready there, and /metrics with the extra 'metrics'.",
+)
 @click.option("--supervised", is_flag=True, hidden=True)
 def worker(
     target: str,
@@ -80,6 +90,7 @@ def worker(
     pool_size: int,
     log_level: str,
     log_json: bool,
+    health: tuple[str, int] | None,
     supervised: bool,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT.
@@ -90,14 +101,28 @@ def worker(
 
     On a signal the worker claims no more, and its handlers may finish; a second one ends them at
     once. The log goes to stderr. With several processes, one that dies is started again after a
-    pause that grows. Exits with 0 after a signal, with 2 if TARGET is not a worker from the
+    pause that grows.
+
+    /live answers 503 while the event loop is blocked. /ready does so then, too, and before the
+    start, during a stop, and while the server does not answer. Both tell in JSON how the worker
+    is. They are about one process: run several containers or units instead of --processes.
+
+    Exits with 0 after a signal, with 2 if TARGET is not a worker from the
     start, and with 1 if a process did not end as it was told to.
     """
     if settings().schema is not None:
         raise click.UsageError("The worker names its schema itself: pgq.Worker(schema=...).")
+    if health is not None and (processes > 1 or reload):
+        raise click.UsageError("--health is for one process, without --reload.")
     logs.configure(log_level, as_json=log_json)
     if processes == 1 and not reload:
-        asyncio.run(_serve(settings(), _load(target), pool_size, supervised=supervised))
+        probes = Probes()
+        with ExitStack() as stack:
+            if health is not None:
+                where = stack.enter_context(serving(probes.pages(), *health))
+                log.info("serving %s/live and %s/ready", where, where)
+            run = partial(_run, probes, supervised=supervised)
+            asyncio.run(_serve(settings(), _load(target), pool_size, run))
         return
     command = [sys.executable, "-m", "pgq", "worker", target]
     command += ["--pool-size", str(pool_size), "--log-level", log_level]
@@ -168,7 +193,12 @@ def _where(exc: Exception) -> str:
     return ""
 
 
-async def _serve(options: Settings, target: _Target, pool_size: int, *, supervised: bool) -> None:
+async def _serve(
+    options: Settings,
+    target: _Target,
+    pool_size: int,
+    run: Callable[[Worker, asyncpg.Pool[Any] | None], Awaitable[None]],
+) -> None:
     async with asyncpg.create_pool(
         options.dsn,
         min_size=0,
@@ -176,14 +206,14 @@ async def _serve(options: Settings, target: _Target, pool_size: int, *, supervis
         server_settings=server_settings(options, "pgq worker"),
     ) as pool:
         if isinstance(target, Worker):
-            await _run(target, pool, supervised=supervised)
+            await run(target, pool)
             return
         made = target(pool)
         if isinstance(made, Worker):
-            await _run(made, None, supervised=supervised)
+            await run(made, None)
         elif isinstance(made, AbstractAsyncContextManager):
             async with cast("AbstractAsyncContextManager[Worker]", made) as entered:
-                await _run(entered, None, supervised=supervised)
+                await run(entered, None)
         elif inspect.iscoroutine(made):
             made.close()
             message = (
@@ -198,7 +228,10 @@ async def _serve(options: Settings, target: _Target, pool_size: int, *, supervis
             raise Misuse(message)
 
 
-async def _run(worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool) -> None:
+async def _run(
+    probes: Probes, worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool
+) -> None:
+    probes.worker = worker
     if supervised:
         _obey_supervisor(worker)
     try:

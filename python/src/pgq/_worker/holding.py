@@ -32,6 +32,7 @@ class Holding:
     Attributes:
         unbegun: keeps the receipts of those that have not begun.
         given_back: how many were given back since the stop.
+        changed_at: when jobs last came or ended (monotonic).
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Holding:
         self._lost_tokens: deque[tuple[float, Token | None]] = deque()
         self.unbegun = Unkept()
         self.given_back = 0
+        self.changed_at = time.monotonic()
 
     def __iter__(self) -> Iterator[Held]:
         return iter(list(self._held.values()))
@@ -85,6 +87,7 @@ class Holding:
                 extra=about_worker(self._worker),
             )
         intake.held += len(jobs)
+        self.changed_at = time.monotonic()
         self.unbegun.add(jobs)
         for job in jobs:
             held = self._held[job.token] = Held(job, intake)
@@ -171,6 +174,7 @@ class Holding:
         self._beats.drop(held.job.token)
         self.unbegun.discard(held.job.token)
         held.intake.held -= 1
+        self.changed_at = time.monotonic()
         held.intake.freed.set()
         held.intake.ended += 1
         self._on_ended(held.intake)

@@ -92,6 +92,12 @@ class Outage:
         if self._tries and not self._worked:
             self._worked = time.monotonic()
 
+    def lost_for(self) -> float | None:
+        """Return for how many seconds nothing has worked, since something failed."""
+        with self._lock:
+            is_lost = self._tries and not self._worked
+            return time.monotonic() - self._begun if is_lost else None
+
     def look(self) -> None:
         """Tell if it has ended; to be called about once a second."""
         with self._lock:

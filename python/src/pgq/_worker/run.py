@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
@@ -21,6 +22,7 @@ from pgq._version import check
 from pgq._worker.attempt import Attempts
 from pgq._worker.claim import Claimer
 from pgq._worker.config import Consumer, Settings
+from pgq._worker.health import Health
 from pgq._worker.heartbeat import Connect, Heartbeat
 from pgq._worker.held import Reason
 from pgq._worker.holding import Holding
@@ -83,7 +85,7 @@ class Run:
         self._context = copy_context()
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
-        self._was_signalled = False
+        self._was_signalled = self._has_started = False
         self._watch = Watch(settings.name, self._on_loop)
         self._outage = Outage(settings.name, "the server answers again")
         self._deafness = Outage(settings.name, "the worker listens again")
@@ -164,6 +166,7 @@ class Run:
             await self._prove_statements()
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
+            self._has_started = True
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
 
@@ -245,6 +248,22 @@ class Run:
 
     def _ended(self, intake: Intake) -> None:
         self._claimer.ended(intake)
+
+    def health(self) -> Health:
+        """Return how the run is; it may be called in any thread."""
+        jobs = len(self._holding)
+        if (seconds := self._watch.blocked_for()) is not None:
+            return Health(status="loop blocked", seconds=seconds, jobs=jobs)
+        if self._stopping.is_set():
+            return Health(status="stopping", jobs=jobs)
+        if not self._has_started:
+            return Health(status="starting")
+        if (seconds := self._outage.lost_for()) is not None:
+            return Health(status="database lost", seconds=seconds, jobs=jobs)
+        if all(intake.room() == 0 for intake in self._intakes):
+            seconds = time.monotonic() - self._holding.changed_at
+            return Health(status="full", seconds=seconds, jobs=jobs)
+        return Health(status="ok", jobs=jobs)
 
     def _on_loop(self) -> list[str]:
         """Name the jobs whose handlers run on the loop; it may be called in any thread."""

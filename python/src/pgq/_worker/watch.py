@@ -30,6 +30,7 @@ class Watch:
         self._at_work = at_work
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
+        self._asked_at = math.inf  # of time.monotonic(), until it is answered
         self._ends_at = math.inf  # of time.monotonic()
         self._status = 0
         self._thread = threading.Thread(target=self._watch, name="pgq-watch", daemon=True)
@@ -50,9 +51,15 @@ class Watch:
         self._ends_at = min(self._ends_at, time.monotonic() + seconds)
         self._status = status
 
+    def blocked_for(self) -> float | None:
+        """Return for how many seconds the loop has not answered, if that is long; in any thread."""
+        seconds = time.monotonic() - self._asked_at
+        return None if seconds < _BLOCKED_SECONDS or self._stopped.is_set() else seconds
+
     def _watch(self) -> None:
         while not self._stopped.wait(_PAUSE_SECONDS):
             answered = threading.Event()
+            self._asked_at = time.monotonic()
             try:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # it was closed without a stop
@@ -74,6 +81,7 @@ class Watch:
                         extra=about_worker(self._name),
                     )
                     os._exit(self._status)
+            self._asked_at = math.inf
 
     def _named(self) -> str:
         jobs = self._at_work()

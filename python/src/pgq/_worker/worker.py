@@ -31,6 +31,7 @@ from pgq._worker.config import (
     Sessions,
     Settings,
 )
+from pgq._worker.health import Health
 from pgq._worker.heartbeat import Connect, connect_like
 from pgq._worker.run import QueueT, Run
 from pgq._worker.signals import signals
@@ -175,6 +176,21 @@ class Worker:
     def queues(self) -> frozenset[str]:
         """The names of the queues that it works off."""
         return frozenset(self._consumers)
+
+    @property
+    def tasks(self) -> tuple[Task[Any, Any], ...]:
+        """The tasks that it handles, without the handlers of jobs that name none."""
+        return tuple(
+            task for consumer in self._consumers.values() for task in consumer.tasks.values()
+        )
+
+    def health(self) -> Health:
+        """Return how it is; it may be called in any thread, also while the event loop is blocked.
+
+        It asks nobody: what it tells of the server is what the worker's own calls have met.
+        """
+        run = self._run
+        return Health(status="starting") if run is None else run.health()
 
     # What it does
 
