@@ -151,6 +151,7 @@ class Heartbeat:
         while not await self._stops_within(wait):
             try:
                 await self._beat()
+                self._outage.worked()
                 wait = self._tick
             except Exception as exc:  # noqa: BLE001 every lease hangs on it
                 wait = min(self._tick / 4, _RETRY_SECONDS)
@@ -183,7 +184,6 @@ class Heartbeat:
             renewed = [await self._renewed_alone(lease) for lease in due]
             if not any(renewed):
                 raise
-        self._outage.worked()
 
     async def _renewed_alone(self, lease: _Lease) -> bool:
         connection = await self._open(self._patience)
