@@ -77,8 +77,8 @@ begin
     return query
     select 'maintenance',
            case when p_now - v_last < interval '-1 minute' or v_lacks then 'warning' else 'ok' end,
-           case when v_lacks then 'jobs end or wait for a tick, and none comes: all calls run '
-                                  'under REPEATABLE READ or SERIALIZABLE, or ticks fail'
+           case when v_lacks then 'maintenance is due and does not run: all calls run under '
+                                  'REPEATABLE READ or SERIALIZABLE, or it fails'
                 when v_last is null then 'no tick yet: nobody has claimed'
                 else 'since the last tick' end, p_now - v_last
      union all
