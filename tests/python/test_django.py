@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Generator, Iterator
 from datetime import timedelta
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -28,9 +30,12 @@ from django.urls import path
 from django.utils import timezone
 from pgserver import Server
 
+from .cli_session import variables as libpq
+from .pages import read
 from .programs import run_program
 from .sessions import Connection, dsn_of, until
 
+ENGINE = "django.db.backends.postgresql"
 TASKS = "django_tasks" if django.VERSION < (6, 0) else "django.tasks"
 
 settings.configure(
@@ -66,7 +71,7 @@ settings.configure(
         }
     ],
     DATABASES={
-        "default": {"ENGINE": "django.db.backends.postgresql", "NAME": "none"},
+        "default": {"ENGINE": ENGINE, "NAME": "none"},
         "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
     },
     TASKS={
@@ -382,9 +387,9 @@ def test_connections_are_closed_after_each_task() -> None:
 
 @pytest.mark.parametrize("max_age", [0, None])
 async def test_a_worker_has_few_connections(
-    max_age: int | None, dsn: dict[str, Any], pool: asyncpg.Pool[Any], connection: Connection
+    max_age: int | None, dsn: dict[str, Any], connection: Connection
 ) -> None:
-    queue = pgq.Queue(pool)
+    queue = pgq.Queue(connection)
     waiting = {"task": wait.module_path}
     await queue.enqueue_many(({"args": []} for _ in range(40)), headers=waiting)
     await connection.execute("select pg_advisory_lock(1)")
@@ -613,6 +618,25 @@ def test_tasks_are_collected_and_run_later() -> None:
         assert run(result)
         assert result.return_value == 3
         assert not run(result), "it has ended"
+
+
+def test_the_files_of_the_page_work(tmp_path: Path, dsn: dict[str, Any]) -> None:
+    blocks = re.findall(
+        r"^```python title=\"(\S+)\"\n(.*?)^```$", read("docs/django.md"), re.MULTILINE | re.DOTALL
+    )
+    files = dict(blocks)
+    files["settings.py"] += (
+        f"\nDATABASES = {{'default': {{'ENGINE': '{ENGINE}', 'NAME': 'page'}}}}\nSECRET_KEY = '1'"
+    )
+    files["tasks.py"] = f"from {TASKS} import task\n@task\ndef add(a, b): return a + b\n"
+    files["__init__.py"] = files["migrations/__init__.py"] = ""
+    (tmp_path / "shop" / "migrations").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "shop" / name).write_text(text, encoding="utf-8")
+    variables = {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, **libpq(dsn), **variables}
+    command = (sys.executable, "-m", "django", "test", "shop")
+    assert "Ran 2 tests" in run_program(*command, cwd=tmp_path, env=environment)
 
 
 # The admin
