@@ -415,7 +415,6 @@ async def test_a_worker_has_few_connections(
         " where datname = current_database() and application_name in ('', 'pgq_worker')"
         " and pid <> pg_backend_pid()"
     )
-    print("SESSIONS", sessions)
     assert sessions <= 20
     await connection.execute("select pg_advisory_unlock(1)")
     await working
