@@ -466,6 +466,7 @@ def test_a_coroutine_function_cannot_be_atomic() -> None:
     ("arguments", "message"),
     [
         (["--backend", "dummy"], "no backend of pgq"),
+        (["--backend", "unknown"], "unknown"),
         (["--queue", "unknown"], "has no queue unknown"),
         (["--concurrency", "0"], "must be positive"),
         (["--backend", "once"], 'queue "once" does not exist'),

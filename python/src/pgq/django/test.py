@@ -5,8 +5,9 @@ All of it happens on Django's connection, so in the transaction of a `TestCase`,
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -26,24 +27,12 @@ from pgq.django.worker import handler_of
 __all__ = ["collect", "inline", "run"]
 
 
-@contextmanager
-def collect() -> Generator[list[TaskResult]]:
+def collect() -> AbstractContextManager[list[TaskResult]]:
     """Return a list of what backends of pgq enqueue while the block lasts."""
-    found: list[TaskResult] = []
-
-    def note(sender: Any, task_result: TaskResult, **_: Any) -> None:
-        if issubclass(sender, PgqBackend):
-            found.append(task_result)
-
-    signals.task_enqueued.connect(note, weak=False)
-    try:
-        yield found
-    finally:
-        signals.task_enqueued.disconnect(note)
+    return _enqueued(lambda _: None)
 
 
-@contextmanager
-def inline(*, raise_errors: bool = True) -> Generator[list[TaskResult]]:
+def inline(*, raise_errors: bool = True) -> AbstractContextManager[list[TaskResult]]:
     """Run each task of a backend of pgq before `enqueue` returns, and return a list of them.
 
     Tasks that it enqueues in turn run, too. What cannot be claimed does not run: a task with
@@ -53,18 +42,23 @@ def inline(*, raise_errors: bool = True) -> Generator[list[TaskResult]]:
         raise_errors: raise what a task raises in the call that enqueued it; False leaves it to the
             `errors` of its result.
     """
+    return _enqueued(partial(run, raise_errors=raise_errors))
+
+
+@contextmanager
+def _enqueued(call: Callable[[TaskResult], object]) -> Generator[list[TaskResult]]:
     found: list[TaskResult] = []
 
-    def start(sender: Any, task_result: TaskResult, **_: Any) -> None:
+    def note(sender: Any, task_result: TaskResult, **_: Any) -> None:
         if issubclass(sender, PgqBackend):
             found.append(task_result)
-            run(task_result, raise_errors=raise_errors)
+            call(task_result)
 
-    signals.task_enqueued.connect(start, weak=False)
+    signals.task_enqueued.connect(note)
     try:
         yield found
     finally:
-        signals.task_enqueued.disconnect(start)
+        signals.task_enqueued.disconnect(note)
 
 
 def run(result: TaskResult, *, raise_errors: bool = True) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import asyncpg
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 from django.utils import autoreload
@@ -78,7 +79,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker."""
-        backend = task_backends[options["backend"]]
+        try:
+            backend = task_backends[options["backend"]]
+        except ImproperlyConfigured as exc:
+            raise CommandError(str(exc)) from exc
         if not isinstance(backend, PgqBackend):
             raise CommandError(f'TASKS["{backend.alias}"] is no backend of pgq')
         queues = options["queues"] or sorted(backend.queues)
