@@ -97,7 +97,7 @@ class Command(BaseCommand):
         except ValueError as exc:
             raise CommandError(str(exc)) from exc
         log = logging.getLogger("pgq")
-        if not log.hasHandlers():  # settings.LOGGING leaves it alone
+        if options["verbosity"] and not log.hasHandlers():  # settings.LOGGING leaves it alone
             log.addHandler(logging.StreamHandler())
             log.setLevel(logging.INFO)
         if options["reload"] and not options["until_idle"]:
