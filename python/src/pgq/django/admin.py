@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.contrib import admin, messages
 from django.db import transaction
@@ -22,7 +22,7 @@ else:  # it is generic in its stubs only
 
 
 class _ReadOnly(_Base):
-    show_full_result_count = False  # it would read all jobs once more
+    show_full_result_count: Any = False  # it would read all jobs once more
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -37,8 +37,8 @@ class _ReadOnly(_Base):
 class QueueFilter(admin.SimpleListFilter):
     """The queues by their names, which does not need a look at the jobs."""
 
-    title = "queue"
-    parameter_name = "queue"
+    title: Any = "queue"
+    parameter_name: Any = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Name the queues."""
@@ -53,10 +53,19 @@ class QueueFilter(admin.SimpleListFilter):
 class JobAdmin(_ReadOnly):
     """The jobs: retry and cancel need the permissions `pgq.retry_job` and `pgq.cancel_job`."""
 
-    list_display = ("id", "queue", "task", "state", "attempt", "enqueued_at", "run_at", "error")
-    list_filter: ClassVar = [QueueFilter, "state", "cancel_requested", "enqueued_at"]
-    search_fields = ("=id", "=dedupe_key", "=group_key", "headers__task", "last_error")
-    actions = ("retry_jobs", "cancel_jobs")
+    list_display: Any = (
+        "id",
+        "queue",
+        "task",
+        "state",
+        "attempt",
+        "enqueued_at",
+        "run_at",
+        "error",
+    )
+    list_filter: Any = (QueueFilter, "state", "cancel_requested", "enqueued_at")
+    search_fields: Any = ("=id", "=dedupe_key", "=group_key", "headers__task", "last_error")
+    actions: Any = ("retry_jobs", "cancel_jobs")
 
     @admin.display
     def error(self, job: Job) -> str:
@@ -109,4 +118,4 @@ class JobAdmin(_ReadOnly):
 class QueueAdmin(_ReadOnly):
     """The queues and how many jobs are in them."""
 
-    list_display = ("queue", "ready", "scheduled", "waiting", "active", "dead", "paused")
+    list_display: Any = ("queue", "ready", "scheduled", "waiting", "active", "dead", "paused")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
 from django.core import checks
 
@@ -11,10 +13,10 @@ from pgq.django.checks import check_databases
 class PgqConfig(AppConfig):
     """Its models are the views; its migration installs the extension."""
 
-    name = "pgq.django"
-    label = "pgq"
-    verbose_name = "pgq"
-    default_auto_field = "django.db.models.BigAutoField"
+    name: Any = "pgq.django"
+    label: Any = "pgq"
+    verbose_name: Any = "pgq"
+    default_auto_field: Any = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Register the system checks."""

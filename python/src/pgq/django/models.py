@@ -42,9 +42,12 @@ class Job(models.Model):
 
         managed = False
         db_table = "pgq_jobs"
-        ordering: ClassVar = ["-id"]
-        default_permissions = ("view",)
-        permissions: ClassVar = [("retry_job", "Can retry job"), ("cancel_job", "Can cancel job")]
+        ordering: ClassVar[list[str]] = ["-id"]
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
+        permissions: ClassVar[list[tuple[str, str]]] = [
+            ("retry_job", "Can retry job"),
+            ("cancel_job", "Can cancel job"),
+        ]
 
     def __str__(self) -> str:
         """Name it."""
@@ -81,8 +84,8 @@ class Queue(models.Model):
 
         managed = False
         db_table = "pgq_queues"
-        ordering: ClassVar = ["queue"]
-        default_permissions = ("view",)
+        ordering: ClassVar[list[str]] = ["queue"]
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
 
     def __str__(self) -> str:
         """Name it."""

@@ -23,8 +23,8 @@ class InstallPgq(Operation):
     pgq and its jobs where they are.
     """
 
-    reduces_to_sql = True
-    reversible = True
+    reduces_to_sql: Any = True
+    reversible: Any = True
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Change no model."""

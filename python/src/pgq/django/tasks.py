@@ -57,10 +57,10 @@ class PgqBackend(BaseTaskBackend):
             the database happens exactly once. Such tasks are no coroutine functions.
     """
 
-    supports_defer = True
-    supports_async_task = True
-    supports_get_result = True
-    supports_priority = True
+    supports_defer: bool = True
+    supports_async_task: bool = True
+    supports_get_result: bool = True
+    supports_priority: bool = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import migrations, models
 
@@ -12,9 +12,9 @@ from pgq.django.operations import InstallPgq
 class Migration(migrations.Migration):
     """The columns of a model that is not managed do not matter here, but for its key."""
 
-    initial = True
-    dependencies: ClassVar = []
-    operations: ClassVar = [
+    initial: Any = True
+    dependencies: ClassVar[Any] = []
+    operations: ClassVar[Any] = [
         InstallPgq(),
         migrations.CreateModel(
             name="Job",

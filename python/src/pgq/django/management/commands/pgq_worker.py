@@ -46,7 +46,7 @@ class Command(BaseCommand):
     The first signal lets tasks finish, a second one ends them.
     """
 
-    help = "Runs Django's tasks that are jobs of pgq, until SIGTERM or SIGINT."
+    help: Any = "Runs Django's tasks that are jobs of pgq, until SIGTERM or SIGINT."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
