@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from django.contrib import admin, messages
 from django.db import transaction
@@ -22,7 +22,7 @@ else:  # it is generic in its stubs only
 
 
 class _ReadOnly(_Base):
-    show_full_result_count: Any = False  # it would read all jobs once more
+    show_full_result_count: ClassVar[Any] = False  # it would read all jobs once more
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -63,8 +63,14 @@ class JobAdmin(_ReadOnly):
         "run_at",
         "error",
     )
-    list_filter: Any = (QueueFilter, "state", "cancel_requested", "enqueued_at")
-    search_fields: Any = ("=id", "=dedupe_key", "=group_key", "headers__task", "last_error")
+    list_filter: ClassVar[Any] = (QueueFilter, "state", "cancel_requested", "enqueued_at")
+    search_fields: ClassVar[Any] = (
+        "=id",
+        "=dedupe_key",
+        "=group_key",
+        "headers__task",
+        "last_error",
+    )
     actions: Any = ("retry_jobs", "cancel_jobs")
 
     @admin.display

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db import router
 from django.db.migrations.operations.base import Operation
@@ -23,8 +23,8 @@ class InstallPgq(Operation):
     pgq and its jobs where they are.
     """
 
-    reduces_to_sql: Any = True
-    reversible: Any = True
+    reduces_to_sql: ClassVar[Any] = True
+    reversible: ClassVar[Any] = True
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Change no model."""

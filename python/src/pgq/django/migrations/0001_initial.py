@@ -12,7 +12,7 @@ from pgq.django.operations import InstallPgq
 class Migration(migrations.Migration):
     """The columns of a model that is not managed do not matter here, but for its key."""
 
-    initial: Any = True
+    initial: ClassVar[Any] = True
     dependencies: ClassVar[Any] = []
     operations: ClassVar[Any] = [
         InstallPgq(),
