@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -267,6 +268,130 @@ async def test_orders_are_paid_once_however_many_workers_are_killed(
     assert await pool.fetchval(f"{once} from payment"), "each order and each job has one payment"
     again = await pool.fetchval("select count(*) from pgq_jobs where attempt > 1")
     assert again > 0, "what the killed ones held was done by others"
+
+
+# The shop in Django
+
+DJANGO_SHOP = ROOT / "examples" / "django_shop"
+MANAGE = (sys.executable, str(DJANGO_SHOP / "manage.py"))
+HOLD = """
+    create function hold() returns trigger language plpgsql as $$
+    begin
+        perform pg_advisory_xact_lock_shared(1);
+        return new;
+    end $$;
+    create trigger hold after insert on shop_payment execute function hold();
+"""
+ORDERS = """
+    with placed as (
+        insert into shop_order (email, cents)
+        select 'ada@example.org', n from generate_series(1, 30) n returning id
+    )
+    select count(pgq_enqueue(
+        jsonb_build_object('args', array[id]), 'payments',
+        headers => '{"task": "shop.tasks.charge"}'
+    ))
+      from placed
+"""
+
+
+@pytest.mark.once
+@pytest.mark.extension
+async def test_each_order_is_paid_once_though_the_worker_is_killed(connection: Connection) -> None:
+    await output(*MANAGE, "migrate")
+    await connection.execute(HOLD)
+    await connection.execute("select pg_advisory_lock(1)")
+    await connection.execute(ORDERS)
+    async with running(*MANAGE, "pgq_worker", "--no-reload") as killed:
+
+        async def holds() -> bool:
+            waiters = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            return bool(await connection.fetchval(waiters) == 10)
+
+        await until(holds)
+        killed.kill()
+        await killed.wait()
+    assert await connection.fetchval("select count(*) from shop_payment") == 0
+    await connection.execute("select pg_advisory_unlock(1)")
+    # As if their leases had run out: nobody is to wait for half a minute.
+    await connection.execute("select pgq_release(id, token) from pgq_jobs where state = 'active'")
+    async with running(*MANAGE, "pgq_worker", "--no-reload"):
+
+        async def paid() -> bool:
+            left = "select count(*) from pgq_jobs where state <> 'completed'"
+            return bool(await connection.fetchval(left) == 0)
+
+        await until(paid)
+    payments = await connection.fetch("select order_id from shop_payment order by order_id")
+    assert [row["order_id"] for row in payments] == list(range(1, 31))
+
+
+@pytest.mark.once
+@pytest.mark.extension
+async def test_the_shop_runs_and_a_wrong_order_leaves_nothing(connection: Connection) -> None:
+    port = str(free_port())
+    script = commands("django_shop").replace("8000", port)
+    async with running("sh", "-c", script), httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{port}"
+
+        async def serves() -> bool:
+            with contextlib.suppress(httpx.ConnectError):
+                return (await client.get(f"{url}/admin/login/")).status_code == 200
+            return False
+
+        await until(serves, pause=0.1)
+        order = {"email": "ada@example.org", "cents": "500"}
+        accepted = await client.post(f"{url}/orders/", data=order)
+        assert (accepted.status_code, accepted.json()) == (202, {"order": 1, "task": "1"})
+        refused = await client.post(f"{url}/orders/", data={**order, "email": "nowhere"})
+        assert (refused.status_code, [*refused.json()]) == (400, ["errors"])
+
+        async def paid() -> bool:
+            return bool(await connection.fetchval("select count(*) from shop_payment") == 1)
+
+        await until(paid)
+        jobs = await connection.fetch("select state from pgq_jobs")
+        assert [row["state"] for row in jobs] == ["completed"]
+
+
+@pytest.mark.once
+@pytest.mark.extension
+async def test_a_worker_gives_its_jobs_back_when_code_changes(
+    connection: Connection, tmp_path: Path
+) -> None:
+    shop = shutil.copytree(DJANGO_SHOP, tmp_path / "shop")
+    manage = (sys.executable, str(shop / "manage.py"))
+    tasks = shop / "shop" / "tasks.py"
+    endless = "while True:\n        time.sleep(0.01)"
+    text = tasks.read_text().replace("Payment.objects.create(order=order)", endless)
+    tasks.write_text(text.replace("import django\n", "import time\n\nimport django\n"))
+    await output(*manage, "migrate")
+    await connection.execute(ORDERS)
+    held = """
+        select min(worker) as worker, max(attempt) as attempt
+          from pgq_jobs where state = 'active' having count(*) = 4"""
+    async with running(*manage, "pgq_worker", "--concurrency", "4"):
+
+        async def holds() -> asyncpg.Record | None:
+            return await connection.fetchrow(held)
+
+        first = await until(holds)
+
+        async def has_given_back() -> bool:
+            tasks.touch()  # until the one who watches has seen it
+            return await holds() != first
+
+        await until(has_given_back, pause=0.5)
+        again = await until(holds)
+        assert again is not None
+        assert again["attempt"] == 1, "the attempt was not counted"
+
+
+@pytest.mark.once
+@pytest.mark.extension
+async def test_the_tests_of_the_shop_pass() -> None:
+    assert "\nOK\n" in await output(*MANAGE, "test")
+    assert "No changes detected" in await output(*MANAGE, "makemigrations", "--check")
 
 
 # The ledger

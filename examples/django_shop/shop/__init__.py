@@ -1,0 +1,1 @@
+"""A shop: orders, and the payments that a worker makes."""

@@ -1,0 +1,182 @@
+"""A backend of Django's tasks, whose jobs commit with the transaction that enqueues them.
+
+On Django 5.2 this needs the package django-tasks, the backport of `django.tasks`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.core import checks
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from pgq._errors import InvalidPayload, UnknownTask
+from pgq._models import Job, JobSnapshot, JobState
+from pgq._task import TASK_HEADER
+from pgq.django import Queue
+from pgq.django._names import (
+    BaseTaskBackend,
+    Task,
+    TaskResult,
+    base,
+    exceptions,
+    normalize_json,
+    signals,
+)
+
+__all__ = ["PgqBackend"]
+
+_STATUS: Final[Mapping[JobState, str]] = {
+    "ready": base.TaskResultStatus.READY,
+    "scheduled": base.TaskResultStatus.READY,
+    "waiting": base.TaskResultStatus.READY,
+    "active": base.TaskResultStatus.RUNNING,
+    "completed": base.TaskResultStatus.SUCCESSFUL,
+    "dead": base.TaskResultStatus.FAILED,
+    "cancelled": base.TaskResultStatus.FAILED,
+}
+_TRACEBACK: Final = "Traceback (most recent call last):\n"
+
+
+class PgqBackend(BaseTaskBackend):
+    """Tasks as jobs of pgq, on a database of Django.
+
+    A task that fails is tried again as its queue is configured; it has failed when no try is left.
+    Its result is kept for the queue's `keep_completed`. The role needs the privileges "enqueue"
+    and "observe" on the queues.
+
+    Options:
+        database: the alias of the database; "default" by default.
+        max_attempts: tries of each task; None (the default) takes the queue's.
+        atomic: run each task in a transaction in which its job is completed, too: what it writes to
+            the database happens exactly once. Such tasks are no coroutine functions.
+    """
+
+    supports_defer: bool = True
+    supports_async_task: bool = True
+    supports_get_result: bool = True
+    supports_priority: bool = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.database: str = self.options.get("database", DEFAULT_DB_ALIAS)
+        self.max_attempts: int | None = self.options.get("max_attempts")
+        self.atomic: bool = self.options.get("atomic", False)
+        self.supports_async_task = not self.atomic
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        """Enqueue a task, in the transaction that is open on Django's connection."""
+        self.validate_task(task)
+        queue = Queue(task.queue_name, using=self.database)
+        with transaction.atomic(using=self.database, savepoint=False):  # no worker is faster
+            job_id = queue.enqueue(
+                {"args": normalize_json(args), "kwargs": normalize_json(kwargs)},
+                priority=task.priority,
+                run_at=_aware(task.run_after),
+                max_attempts=self.max_attempts,
+                headers={TASK_HEADER: task.module_path},
+            )
+            job = queue.get(job_id)
+        assert job is not None
+        result = self.result_of(job, task, job.state)
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Look at a task that was enqueued, in any process."""
+        try:
+            job = Queue(using=self.database).get(int(result_id))
+            if job is None or (self.queues and job.queue not in self.queues):
+                raise exceptions.TaskResultDoesNotExist(result_id)
+            result = self.result_of(job, self.task_of(job), job.state)
+        except (ValueError, UnknownTask) as exc:
+            raise exceptions.TaskResultDoesNotExist(result_id) from exc
+        if job.state == "completed":
+            set_field(result, "_return_value", job.result)
+        return result
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Refuse a database that is not PostgreSQL's."""
+        if connections[self.database].vendor != "postgresql":
+            yield checks.Error(
+                f'TASKS["{self.alias}"] is of pgq, but database "{self.database}" is not'
+                " PostgreSQL.",
+                hint="Name another database in its OPTIONS.",
+                id="pgq.E001",
+            )
+
+    def task_of(self, job: Job) -> Task:
+        """Return the task of a job, as it was enqueued.
+
+        Raises:
+            UnknownTask: the job names none that can be imported.
+        """
+        name = job.headers.get(TASK_HEADER) if isinstance(job.headers, dict) else None
+        task = named(name)
+        is_later = job.run_at > job.enqueued_at
+        return task.using(
+            priority=max(base.TASK_MIN_PRIORITY, min(job.priority, base.TASK_MAX_PRIORITY)),
+            queue_name=job.queue,
+            backend=self.alias,
+            run_after=job.run_at if is_later else None,
+        )
+
+    def result_of(self, job: Job, task: Task, state: JobState) -> TaskResult:
+        """Return what Django is to know of a job; pgq keeps one error and the last worker of it.
+
+        Raises:
+            InvalidPayload: the payload is not that of a task.
+        """
+        is_call = isinstance(job.payload, dict)
+        if not is_call:
+            raise InvalidPayload('the payload of a task is {"args": [...], "kwargs": {...}}')
+        call: dict[str, Any] = job.payload
+        finished_at = job.finished_at if isinstance(job, JobSnapshot) else None
+        return base.TaskResult(
+            task=task,
+            id=str(job.id),
+            status=_STATUS[state],
+            enqueued_at=job.enqueued_at,
+            started_at=job.claimed_at,
+            last_attempted_at=job.claimed_at,
+            finished_at=finished_at,
+            args=call.get("args", []),
+            kwargs=call.get("kwargs", {}),
+            backend=self.alias,
+            errors=[] if job.last_error is None else [_error(job.last_error)],
+            worker_ids=[job.worker or "unknown"] * job.attempt,
+        )
+
+
+def named(path: object) -> Task:
+    """Return the task of Django that a job names; raises `UnknownTask` if there is none."""
+    try:
+        found: object = import_string(path) if isinstance(path, str) else None
+    except ImportError as exc:
+        raise UnknownTask(f"cannot import the task {path!r}: {exc}") from exc
+    if not isinstance(found, base.Task):
+        raise UnknownTask(f"{path!r} is no task of Django")
+    return found
+
+
+def set_field(result: TaskResult, name: str, value: object) -> None:
+    """Set a field of a result, which is frozen for others."""
+    object.__setattr__(result, name, value)
+
+
+def _aware(time: datetime | None) -> datetime | None:
+    return timezone.make_aware(time) if time is not None and timezone.is_naive(time) else time
+
+
+def _error(text: str) -> Any:
+    """Read a traceback: the first line behind its frames that is not indented names the class."""
+    found = re.match(r"(?: .*\n)*([\w.]+)", text.rpartition(_TRACEBACK)[2])
+    path = found[1] if found is not None and _TRACEBACK in text else "pgq.JobDead"
+    return base.TaskError(
+        exception_class_path=path if "." in path else f"builtins.{path}", traceback=text
+    )

@@ -1,0 +1,730 @@
+"""pgq in Django: tasks, worker, migration, checks, admin and tests of applications."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Generator, Iterator
+from datetime import timedelta
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import django
+import pgq
+import pgq.django
+import psycopg
+import pytest
+from bootstrap import ROOT
+from django.conf import settings
+from django.core.management import CommandError, call_command
+from django.db import ProgrammingError, connection, transaction
+from django.db.migrations.state import ProjectState
+from django.urls import path
+from django.utils import timezone
+from pgserver import Server
+
+from .cli_session import variables as libpq
+from .pages import read
+from .programs import run_program
+from .sessions import Connection, dsn_of, until
+
+ENGINE = "django.db.backends.postgresql"
+TASKS = "django_tasks" if django.VERSION < (6, 0) else "django.tasks"
+
+settings.configure(
+    SECRET_KEY="for tests",
+    USE_TZ=True,
+    DEBUG=True,  # the admin's pages need no manifest then
+    ROOT_URLCONF=__name__,
+    STATIC_URL="static/",
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "django.contrib.sessions",
+        "pgq.django",
+    ],
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    TEMPLATES=[
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+    DATABASES={
+        "default": {"ENGINE": ENGINE, "NAME": "none"},
+        "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+    },
+    TASKS={
+        "default": {"BACKEND": "pgq.django.tasks.PgqBackend"},
+        "once": {
+            "BACKEND": "pgq.django.tasks.PgqBackend",
+            "QUEUES": ["once"],
+            "OPTIONS": {"max_attempts": 1, "atomic": True},
+        },
+        "dummy": {"BACKEND": f"{TASKS}.backends.dummy.DummyBackend"},
+    },
+)
+django.setup()
+
+from django.contrib import admin  # noqa: E402 needs the applications
+from django.contrib.auth.models import Permission, User  # noqa: E402
+from django.test import Client  # noqa: E402
+from pgq.django._names import exceptions, signals, task_backends  # noqa: E402
+from pgq.django.checks import check_databases  # noqa: E402
+from pgq.django.management.commands.pgq_worker import dsn_of as worker_dsn  # noqa: E402
+from pgq.django.models import Job, Queue  # noqa: E402
+from pgq.django.operations import InstallPgq  # noqa: E402
+from pgq.django.test import collect, inline, run  # noqa: E402
+
+if TYPE_CHECKING or django.VERSION < (6, 0):
+    from django_tasks import task
+else:
+    from django.tasks import task
+
+pytestmark = [pytest.mark.once, pytest.mark.extension]
+
+urlpatterns = [path("admin/", admin.site.urls)]
+
+
+def sql(statement: str, *parameters: Any) -> Any:
+    """Run a statement on Django's connection, and return what is in its first column."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        row = cursor.fetchone() if cursor.description else None
+    return None if row is None else row[0]
+
+
+@task
+def add(first: int, second: int = 0) -> int:
+    return first + second
+
+
+@task
+async def add_later(first: int, second: int = 0) -> int:
+    return await asyncio.to_thread(int, first + second)
+
+
+@task(takes_context=True)
+def tell(context: Any) -> list[Any]:
+    return [context.attempt, context.task_result.id, context.task_result.status]
+
+
+@task
+def fail(text: str) -> None:
+    raise pgq.InvalidPayload(text)
+
+
+@task
+def return_function() -> object:
+    return fail
+
+
+@task
+def wait() -> None:
+    sql("select pg_advisory_lock_shared(1)")
+
+
+@task
+def count(number: int) -> None:
+    for _ in range(number):
+        add.enqueue(1)
+
+
+@task(backend="once", queue_name="once")
+def note(value: str) -> str:
+    sql("insert into note values (%s) returning value", value)
+    if value == "late":
+        sql("select pg_advisory_xact_lock(1)")
+    if value == "bad":
+        raise ValueError(value)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def database(dsn: dict[str, Any]) -> Iterator[None]:
+    """Lead Django to the database of the test."""
+    connect_to(dsn)
+    yield
+    connection.close()
+
+
+def connect_to(dsn: dict[str, Any]) -> None:
+    connection.close()
+    names = {
+        "NAME": "database",
+        "HOST": "host",
+        "PORT": "port",
+        "USER": "user",
+        "PASSWORD": "password",
+    }
+    connection.settings_dict.update({name: dsn[key] or "" for name, key in names.items()})
+    connection.settings_dict["PORT"] = str(dsn["port"])
+
+
+@pytest.fixture
+def once() -> None:
+    """The queue of the backend that is atomic, and its table."""
+    sql("select pgq_create_queue('once')::text")
+    sql("create table note (value text)")
+
+
+def work(*arguments: str) -> None:
+    call_command("pgq_worker", "--until-idle", *arguments)
+
+
+def other_sessions() -> int:
+    """Count the sessions of the database that are not Django's in this thread."""
+    return int(
+        sql(
+            "select count(*) from pg_stat_activity where datname = current_database()"
+            " and pid <> pg_backend_pid() and backend_type = 'client backend'"
+        )
+    )
+
+
+# Queues
+
+
+def test_a_job_ends_with_the_transaction() -> None:
+    queue = pgq.django.Queue()
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        queue.enqueue("rolled back")
+        raise ZeroDivisionError
+    with transaction.atomic():
+        kept = queue.enqueue({"text": "50 %s of it"}, delay=timedelta(hours=1), after=[])
+    assert [(job.id, job.payload) for job in Job.objects.all()] == [(kept, {"text": "50 %s of it"})]
+
+
+def test_errors_are_those_of_pgq_and_break_the_transaction_as_any_other() -> None:
+    with pytest.raises(pgq.UnknownQueue) as caught, transaction.atomic():
+        pgq.django.Queue("unknown").enqueue(1)
+    assert isinstance(caught.value.__cause__, ProgrammingError)
+    assert pgq.django.Queue().enqueue(1) == 1
+
+
+def test_statements_go_through_django() -> None:
+    seen: list[str] = []
+
+    def note_statement(execute: Any, statement: str, *rest: Any) -> Any:
+        seen.append(statement)
+        return execute(statement, *rest)
+
+    with connection.execute_wrapper(note_statement):
+        pgq.django.Queue().enqueue(1)
+    assert "pgq_enqueue" in seen[0]
+
+
+def test_a_lost_connection_is_told() -> None:
+    sql("select 1")
+    connection.connection.close()
+    with pytest.raises(pgq.ConnectionLost):
+        pgq.django.Queue().enqueue(1)
+
+
+# The backend
+
+
+def test_a_task_commits_with_the_transaction_and_runs() -> None:
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        add.enqueue(1)
+        raise ZeroDivisionError
+    results: list[Any] = [add.enqueue(1, second=2), add_later.enqueue(2, 3), tell.enqueue()]
+    assert {result.status for result in results} == {"READY"}
+    assert results == [result.task.get_result(result.id) for result in results]
+    work()
+    for result in results:
+        result.refresh()
+        assert result.is_finished
+        assert result.enqueued_at <= result.started_at <= result.finished_at
+        assert result.attempts == 1
+    returned = [result.return_value for result in results]
+    assert returned == [3, 5, [1, results[2].id, "RUNNING"]]
+
+
+async def test_tasks_may_be_enqueued_from_a_loop(pool: asyncpg.Pool[Any]) -> None:
+    result = await add.aenqueue(1)
+    assert await pool.fetchval("select headers ->> 'task' from pgq_jobs") == add.module_path
+    assert await add.aget_result(result.id) == result
+    await result.arefresh()
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        await add.aget_result("123")
+    await pool.close()
+
+
+def test_priority_and_run_after_are_those_of_the_job() -> None:
+    later = timezone.now() + timedelta(hours=1)
+    result: Any = add.using(priority=7, run_after=later).enqueue(1)
+    job = Job.objects.get()
+    assert (job.priority, job.run_at, job.state) == (7, later, "scheduled")
+    found: Any = add.get_result(result.id)
+    assert found.task == result.task
+    low, high = add.using(priority=-100).enqueue(1), add.using(priority=100).enqueue(1)
+    assert [job.id for job in pgq.django.Queue().dequeue(2)] == [int(high.id), int(low.id)]
+    assert add.get_result(low.id).status == "RUNNING"
+
+
+def test_a_task_that_fails_is_tried_again() -> None:
+    result = fail.enqueue("no\nValueError: no")
+    bad = return_function.enqueue()
+    work()
+    for failed, kind in ((result, pgq.InvalidPayload), (bad, TypeError)):
+        failed.refresh()
+        assert (failed.status, failed.attempts) == ("READY", 1)
+        assert failed.errors[0].exception_class is kind
+        assert "Traceback" in failed.errors[0].traceback
+
+
+@pytest.mark.usefixtures("once")
+def test_a_task_has_failed_when_no_try_is_left() -> None:
+    result = note.enqueue("bad")
+    work("--backend", "once")
+    result.refresh()
+    assert (result.status, result.errors[0].exception_class) == ("FAILED", ValueError)
+    assert sql("select count(*) from note") == 0, "what it wrote is rolled back"
+    cancelled = note.enqueue("good")
+    pgq.django.Queue().cancel(int(cancelled.id))
+    cancelled.refresh()
+    assert cancelled.status == "FAILED"
+
+
+def test_results_are_those_of_the_backend_and_its_tasks() -> None:
+    sql("select pgq_create_queue('other')::text")
+    foreign = [
+        pgq.django.Queue().enqueue("no task"),
+        pgq.django.Queue().enqueue({}, headers={"task": "os.path.join"}),
+        pgq.django.Queue().enqueue([], headers={"task": add.module_path}),
+        pgq.django.Queue("other").enqueue({"args": [1]}, headers={"task": add.module_path}),
+    ]
+    for result_id in (*foreign, "", "first", 10**30, 99):
+        with pytest.raises(exceptions.TaskResultDoesNotExist):
+            add.get_result(str(result_id))
+    own = pgq.django.Queue().enqueue(
+        {"args": [1]}, priority=1000, headers={"task": add.module_path}
+    )
+    found: Any = add.get_result(str(own))
+    assert found.args == [1]
+    with pytest.raises(exceptions.TaskResultMismatch):
+        tell.get_result(str(own))
+
+
+def test_what_is_no_task_fails_its_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    pgq.django.Queue().enqueue("no task")
+    pgq.django.Queue().enqueue({}, headers={"task": "os.path.join"})
+    pgq.django.Queue().enqueue({}, headers={"task": "no.module"})
+    pgq.django.Queue().enqueue("no call", headers={"task": add.module_path})
+    work()
+    assert set(Job.objects.values_list("attempt", "state")) == {(1, "scheduled")}
+    for text in ("None is no task", "'os.path.join' is no task", "cannot import", "the payload"):
+        assert text in caplog.text
+
+
+def test_signals_tell_of_each_task(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[str, str, Any]] = []
+
+    def listen(sender: Any, task_result: Any, signal: Any, **_: Any) -> None:
+        names = ("task_enqueued", "task_started", "task_finished")
+        name = next(name for name in names if getattr(signals, name) is signal)
+        told.append((name, task_result.id, task_result.status))
+
+    with contextlib.ExitStack() as stack:
+        for signal in (signals.task_enqueued, signals.task_started, signals.task_finished):
+            signal.connect(listen)
+            stack.callback(signal.disconnect, listen)
+        add.enqueue(1)
+        work()
+        add_later.enqueue(1)
+        fail.enqueue("again")
+        work("--concurrency", "1")
+    assert told == [
+        ("task_enqueued", "1", "READY"),
+        ("task_started", "1", "RUNNING"),
+        ("task_finished", "1", "SUCCESSFUL"),
+        ("task_enqueued", "2", "READY"),
+        ("task_enqueued", "3", "READY"),
+        ("task_started", "2", "RUNNING"),
+        ("task_finished", "2", "SUCCESSFUL"),
+        ("task_started", "3", "RUNNING"),
+    ]
+
+
+def test_a_database_that_is_not_postgresqls_is_an_error() -> None:
+    backend = type(task_backends["default"])("x", {"OPTIONS": {"database": "other"}})
+    [error] = backend.check()
+    assert (error.id, error.is_serious()) == ("pgq.E001", True)
+    assert [*task_backends["default"].check()] == []
+
+
+# The worker
+
+
+def test_connections_are_closed_after_each_task() -> None:
+    for n in range(5):
+        count.enqueue(n)
+    work("--concurrency", "3")
+    assert Job.objects.filter(state="completed").count() == 15
+    assert other_sessions() == 0
+
+
+@pytest.mark.parametrize("max_age", [0, None])
+async def test_a_worker_has_few_connections(
+    max_age: int | None, dsn: dict[str, Any], connection: Connection
+) -> None:
+    queue = pgq.Queue(connection)
+    waiting = {"task": wait.module_path}
+    await queue.enqueue_many(({"args": []} for _ in range(40)), headers=waiting)
+    await connection.execute("select pg_advisory_lock(1)")
+    program = (
+        "from tests.python import test_django as tests;"
+        f"tests.connect_to({dsn!r});"
+        f"tests.connection.settings_dict['CONN_MAX_AGE'] = {max_age};"
+        "tests.work('--concurrency', '16')"
+    )
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run_worker = partial(run_program, sys.executable, "-c", program, cwd=ROOT, env=path)
+    working = asyncio.create_task(asyncio.to_thread(run_worker))
+
+    async def all_wait() -> bool:
+        if working.done():
+            working.result()
+        waiters = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+        return bool(await connection.fetchval(waiters) == 16)
+
+    await until(all_wait)
+    sessions = await connection.fetchval(
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and application_name in ('', 'pgq_worker')"
+        " and pid <> pg_backend_pid()"
+    )
+    assert sessions <= 20
+    await connection.execute("select pg_advisory_unlock(1)")
+    await working
+    left = "select count(*) from pgq_jobs where state <> 'completed'"
+    assert await connection.fetchval(left) == 0
+
+
+def connection_arguments() -> dict[str, Any]:
+    given = connection.get_connection_params()
+    return {name: given[name] for name in ("dbname", "user", "host", "port")}
+
+
+@pytest.mark.usefixtures("once")
+def test_what_an_atomic_task_writes_happens_with_the_end_of_its_job() -> None:
+    good, lost = note.enqueue("good"), note.enqueue("late")
+    held = psycopg.connect(**connection_arguments(), autocommit=True)
+    held.execute("select pg_advisory_lock(1)")
+
+    async def waits() -> bool:
+        cursor = held.execute("select from pg_locks where not granted and locktype = 'advisory'")
+        return cursor.fetchone() is not None
+
+    async def take_away() -> None:
+        working = asyncio.create_task(asyncio.to_thread(work, "--backend", "once"))
+        await until(waits)
+        held.execute("select pgq_cancel(%s, force => true)", [int(lost.id)])
+        held.execute("select pg_advisory_unlock(1)")
+        await working
+
+    asyncio.run(take_away())
+    held.close()
+    good.refresh()
+    assert good.return_value == "good"
+    assert list_of("select value from note") == ["good"]
+
+
+def list_of(statement: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return [row[0] for row in cursor.fetchall()]
+
+
+def test_a_coroutine_function_cannot_be_atomic() -> None:
+    with pytest.raises((exceptions.TaskException), match="async"):
+        add_later.using(backend="once", queue_name="once")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "dummy"], "no backend of pgq"),
+        (["--backend", "unknown"], "unknown"),
+        (["--queue", "unknown"], "has no queue unknown"),
+        (["--concurrency", "0"], "must be positive"),
+        (["--backend", "once"], 'queue "once" does not exist'),
+    ],
+)
+def test_a_worker_that_cannot_work_says_why(arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        work(*arguments)
+
+
+def test_the_worker_connects_as_django_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql("create role shopkeeper; grant shopkeeper to current_user")
+    options = {"options": "-c search_path=pg_catalog", "assume_role": "shopkeeper", "pool": False}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+
+    async def look() -> Any:
+        found = await asyncpg.connect(worker_dsn("default"))
+        answer = await found.fetchrow(
+            "select current_user, current_setting('search_path'),"
+            " current_setting('application_name'), current_database()"
+        )
+        await found.close()
+        return tuple(answer or ())
+
+    answer = asyncio.run(look())
+    database = connection.settings_dict["NAME"]
+    assert answer == ("shopkeeper", "pg_catalog", "pgq_worker", database)
+    monkeypatch.undo()
+    sql("drop role shopkeeper")
+
+
+# Migration and checks
+
+
+@pytest.fixture
+def empty(server: Server) -> Generator[None]:
+    """Django's database has no pgq."""
+    server.psql("create database empty_of_django")
+    connect_to(dsn_of(server, "empty_of_django"))
+    yield
+    connection.close()
+    server.psql("drop database empty_of_django with (force)")
+
+
+def versions() -> tuple[str | None, str]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select installed_version, default_version from pg_available_extensions"
+            " where name = 'pgq'"
+        )
+        installed, available = cursor.fetchone()
+    return installed, available
+
+
+@pytest.mark.usefixtures("empty")
+def test_the_migration_installs_pgq() -> None:
+    [warning] = check_databases(databases=["default", "other"])
+    assert (warning.id, warning.hint) == ("pgq.W001", "Run: manage.py migrate pgq")
+    shown = StringIO()
+    call_command("sqlmigrate", "pgq", "0001", stdout=shown)
+    assert "create extension if not exists pgq;" in shown.getvalue()
+    assert versions()[0] is None
+    call_command("migrate", "pgq", verbosity=0)
+    installed, available = versions()
+    assert installed == available
+    assert check_databases(databases=["default", "other"]) == []
+    call_command("migrate", "pgq", "zero", verbosity=0)
+    assert versions()[0] == available, "the jobs stay"
+    call_command("migrate", "pgq", verbosity=0)
+
+
+@pytest.mark.usefixtures("empty")
+def test_the_migration_upgrades_pgq() -> None:
+    sql("create extension pgq version '0.1.0'")
+    migrate()
+    installed, available = versions()
+    assert installed == available
+
+
+def test_the_migration_leaves_alone_what_is_there(server: Server) -> None:
+    sql("create role guest login")
+    try:
+        connection.close()
+        connection.settings_dict["USER"] = "guest"
+        migrate()
+        [warning] = check_databases(databases=["default"])
+        assert "permission denied" in warning.msg
+    finally:
+        connection.close()
+        server.psql("drop role guest")
+
+
+def migrate() -> None:
+    state = ProjectState()
+    with connection.schema_editor() as editor:
+        InstallPgq().database_forwards("pgq", editor, state, state)
+
+
+def test_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgq._version.PACKAGE", "9.0.0")
+    [warning] = check_databases(databases=["default"])
+    assert warning.id == "pgq.W002"
+    assert "ALTER EXTENSION pgq UPDATE" in str(warning.hint)
+
+
+def test_no_migration_is_missing() -> None:
+    call_command("makemigrations", "pgq", "--check", "--dry-run", verbosity=0)
+
+
+# Tests of applications
+
+
+def test_tasks_run_inline() -> None:
+    with inline() as results:
+        result = count.enqueue(2)
+        later = add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)
+        awaited: Any = add_later.enqueue(1, 2)
+    assert awaited.return_value == 3
+    assert (result.status, later.status) == ("SUCCESSFUL", "READY")
+    assert [r.task.name for r in results] == ["count", "add", "add", "add", "add_later"]
+    add.enqueue(1)
+    assert len(results) == 5
+
+
+def test_a_task_that_fails_inline_raises_or_is_listed() -> None:
+    with transaction.atomic():
+        with inline(), pytest.raises(pgq.InvalidPayload):
+            fail.enqueue("no")
+        with inline(raise_errors=False):
+            result = fail.enqueue("no")
+        assert result.errors[0].exception_class is pgq.InvalidPayload
+        assert Job.objects.count() == 2
+
+
+@pytest.mark.usefixtures("once")
+def test_an_atomic_task_runs_inline() -> None:
+    with transaction.atomic(), inline(raise_errors=False):
+        assert note.enqueue("good").return_value == "good"
+        assert note.enqueue("bad").status == "FAILED"
+    assert list_of("select value from note") == ["good"]
+
+
+def test_tasks_are_collected_and_run_later() -> None:
+    with transaction.atomic():
+        with collect() as results:
+            add.enqueue(1, 2)
+            add.using(backend="dummy").enqueue(1)
+        [result] = results
+        assert run(result)
+        assert result.return_value == 3
+        assert not run(result), "it has ended"
+
+
+def test_the_files_of_the_page_work(tmp_path: Path, dsn: dict[str, Any]) -> None:
+    blocks = re.findall(
+        r"^```python title=\"(\S+)\"\n(.*?)^```$", read("docs/django.md"), re.MULTILINE | re.DOTALL
+    )
+    files = dict(blocks)
+    files["settings.py"] += (
+        f"\nDATABASES = {{'default': {{'ENGINE': '{ENGINE}', 'NAME': 'page'}}}}\nSECRET_KEY = '1'"
+    )
+    files["tasks.py"] = f"from {TASKS} import task\n@task\ndef add(a, b): return a + b\n"
+    files["__init__.py"] = files["migrations/__init__.py"] = ""
+    (tmp_path / "shop" / "migrations").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "shop" / name).write_text(text, encoding="utf-8")
+    variables = {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, **libpq(dsn), **variables}
+    command = (sys.executable, "-m", "django", "test", "shop")
+    assert "Ran 2 tests" in run_program(*command, cwd=tmp_path, env=environment)
+
+
+# The admin
+
+
+@pytest.fixture
+def site() -> Client:
+    """A client of the admin, as nobody yet."""
+    logging.getLogger("django.request").setLevel(logging.ERROR)
+    call_command("migrate", verbosity=0)
+    return Client()
+
+
+def login(site: Client, *permissions: str) -> None:
+    user: Any = User.objects.create_user("ada", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    site.force_login(user)
+
+
+def page(site: Client, address: str, **query: str) -> str:
+    answer = site.get(f"/admin/pgq/{address}", query)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def act(site: Client, action: str, *ids: int) -> str:
+    data = {"action": action, "_selected_action": list(map(str, ids))}
+    return site.post("/admin/pgq/job/", data, follow=True).content.decode()
+
+
+def test_the_admin_shows_jobs_and_queues(site: Client) -> None:
+    login(site, "view_job", "view_queue")
+    first, second = add.enqueue(1), fail.enqueue("the reason")
+    work()
+    shown = page(site, "job/")
+    assert f"{__name__}.add" in shown
+    assert "InvalidPayload: the reason" in shown
+    links = {result.id: f"/admin/pgq/job/{result.id}/change/" for result in (first, second)}
+
+    def listed(**query: str) -> list[str]:
+        text = page(site, "job/", **query)
+        return [result_id for result_id, link in links.items() if link in text]
+
+    assert listed() == [first.id, second.id]
+    assert listed(state__exact="completed") == [first.id]
+    assert listed(queue="default") == [first.id, second.id]
+    assert listed(queue="none") == []
+    assert listed(q="django.fail") == [second.id]
+    assert listed(q="the reason") == [second.id]
+    assert first.id in listed(q=first.id)
+    assert "the reason" in page(site, f"job/{second.id}/change/")
+    assert "default" in page(site, "queue/")
+    assert 'name="action"' not in shown
+
+
+def test_the_admin_retries_and_cancels_what_is_selected(site: Client) -> None:
+    login(site, "view_job", "retry_job", "cancel_job")
+    queue = pgq.django.Queue()
+    dead, twin, ready = (
+        queue.enqueue(n, dedupe_key=k) for n, k in ((1, "k"), (2, None), (3, None))
+    )
+    for job in queue.dequeue(2):
+        queue.fail(job, retryable=False)
+    queue.enqueue(4, dedupe_key="k")
+    shown = act(site, "retry_jobs", dead, twin, ready)
+    assert "1 jobs were retried" in shown
+    assert f"Job {dead}: " in shown, "another live job has its key"
+    assert Job.objects.get(id=twin).state == "ready"
+    assert "2 jobs were cancelled" in act(site, "cancel_jobs", twin, ready)
+    assert Job.objects.get(id=ready).state == "cancelled"
+    assert sql("select count(*) from django_admin_log") == 3
+
+
+@pytest.mark.parametrize(("permission", "action"), [("retry", "cancel"), ("cancel", "retry")])
+def test_actions_need_their_permissions(site: Client, permission: str, action: str) -> None:
+    login(site, "view_job", f"{permission}_job")
+    job_id = pgq.django.Queue().enqueue(1)
+    shown = page(site, "job/")
+    assert f'value="{permission}_jobs"' in shown
+    assert f'value="{action}_jobs"' not in shown
+    act(site, f"{action}_jobs", job_id)
+    assert Job.objects.get().state == "ready"
+
+
+def test_nobody_changes_jobs_otherwise(site: Client) -> None:
+    site.force_login(User.objects.create_superuser("root"))
+    job_id = pgq.django.Queue().enqueue(1)
+    assert site.get("/admin/pgq/job/add/").status_code == 403
+    assert site.post(f"/admin/pgq/job/{job_id}/change/", {"state": "dead"}).status_code == 403
+    assert site.post(f"/admin/pgq/job/{job_id}/delete/", {"post": "yes"}).status_code == 403
+    assert Queue.objects.get(queue="default").ready == 1
