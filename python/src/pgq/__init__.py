@@ -1,6 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
 from pgq._admin import Admin
+from pgq._batch import Batch, Progress
 from pgq._calls import Connection, Executor
 from pgq._driver import Statement
 from pgq._errors import (
@@ -54,6 +55,7 @@ from pgq._worker.worker import Worker
 __all__ = [
     "Admin",
     "AfterOnDead",
+    "Batch",
     "Cancel",
     "Connection",
     "ConnectionLost",
@@ -85,6 +87,7 @@ __all__ = [
     "OnDuplicate",
     "PayloadTooLong",
     "Privilege",
+    "Progress",
     "Queue",
     "QueueExists",
     "QueueFull",

@@ -32,8 +32,8 @@ GroupOnDead: TypeAlias = Literal["continue", "block"]
 """What a group does when a job of it dies: go on, or wait for `Admin.unblock`."""
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
 """What an enqueue does with the live job that has its dedupe key."""
-AfterOnDead: TypeAlias = Literal["die", "wait"]
-"""What a job does when one dies for which it waits."""
+AfterOnDead: TypeAlias = Literal["die", "wait", "run"]
+"""What a job does when one dies for which it waits: "run" runs when all have ended."""
 Missed: TypeAlias = Literal["skip", "once", "all"]
 """How many jobs a schedule adds for the ticks that it has missed."""
 Privilege: TypeAlias = Literal["enqueue", "consume", "observe", "manage"]

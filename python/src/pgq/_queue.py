@@ -111,7 +111,7 @@ class Queue(Calls):
             expires_at: a job that has not started by then is dead and does not run.
             after: ids of jobs; it waits until all of them have completed.
             after_on_dead: when one of those dies or is cancelled, "die" makes this one dead, "wait"
-                waits until that one is retried and completes.
+                waits until that one is retried and completes, "run" counts it as completed.
             connection: joins its transaction.
 
         Returns:

@@ -162,14 +162,23 @@ CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
 CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 CANCEL_SOME = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
-GET = (
+_SNAPSHOT = (
     _COLUMNS
     + """,
            (extract(epoch from expires_at) * 1000000)::bigint as expires_at,
            (extract(epoch from finished_at) * 1000000)::bigint as finished_at,
            result::text as result
-      from @pgq_get(id => $1::bigint)"""
+      from """
 )
+GET = _SNAPSHOT + "@pgq_get(id => $1::bigint)"
+GET_MANY = (
+    _SNAPSHOT
+    + """unnest($1::bigint[]) with ordinality as wanted (job_id, n),
+           lateral @pgq_get(id => wanted.job_id) order by n"""
+)
+COUNT_STATES = """
+    select state, count(*)::integer as jobs
+      from unnest($1::bigint[]) wanted, lateral @pgq_get(id => wanted) group by state"""
 RETRY = "select @pgq_retry(id => $1::bigint)"
 RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
 SCHEDULE = """

@@ -139,7 +139,7 @@ comment on function pgq._find_for_waiter(bigint, bigint[]) is
 'place is not behind p_last, which is locked already, it does not wait: raises PQ000.';
 
 create function pgq._lock_awaited(
-    p_after bigint[], out open bigint[], out is_hopeless boolean
+    p_after bigint[], p_on_dead text, out open bigint[], out is_hopeless boolean
 )
 language plpgsql
 as $$
@@ -157,7 +157,7 @@ begin
     loop
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_found := pgq._find_for_waiter(v_id, v_last);
-        continue when v_found.place is null;
+        continue when v_found.place is null or (p_on_dead = 'run' and v_found.place[1] = 6);
         -- Between the looks for it somebody may have retried it.
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_last := greatest(v_last, v_found.place);
@@ -168,11 +168,11 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._lock_awaited(bigint[]) is
+comment on function pgq._lock_awaited(bigint[], text) is
 'For pgq._await; raises PQ000 if a job has moved since its place in the order was looked up, and '
 'somebody else has it locked: to wait for it with later ones locked might be a deadlock.';
 
-create function pgq._await(p_after bigint[])
+create function pgq._await(p_after bigint[], p_on_dead text)
 returns pgq.awaited
 language plpgsql
 as $$
@@ -183,7 +183,7 @@ begin
         exit when coalesce(cardinality(p_after), 0) = 0;
         begin
             select nullif(a.open, '{}'), a.is_hopeless into v_awaited
-              from pgq._lock_awaited(p_after) a;
+              from pgq._lock_awaited(p_after, p_on_dead) a;
             exit;
         exception
             when sqlstate 'PQ000' then
@@ -193,9 +193,10 @@ begin
     return v_awaited;
 end
 $$;
-comment on function pgq._await(bigint[]) is
-'Those of these jobs that have not completed, marked as awaited; waits for whoever is about to '
-'claim or end one. Those of queues that the caller may not enqueue into are not known.';
+comment on function pgq._await(bigint[], text) is
+'Those of these jobs that have not completed, or with ''run'' not ended, marked as awaited; waits '
+'for whoever is about to claim or end one. Those of queues that the caller may not enqueue into '
+'are not known.';
 
 create function pgq._add_dependencies(
     p_job_ids bigint[], p_at pgq.target, p_awaited pgq.awaited, p_on_dead text
