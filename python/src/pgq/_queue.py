@@ -526,6 +526,33 @@ class Queue(Calls):
         value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
         return value
 
+    async def move(
+        self,
+        job_id: int,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> bool:
+        """Give a job that is not at work another queue or priority.
+
+        Args:
+            job_id: the job, of whichever queue, and of no group.
+            queue: its new queue; None leaves it where it is.
+            priority: its new priority; None leaves it as it is.
+
+        Returns:
+            False if it is at work, or has ended.
+
+        Raises:
+            DuplicateKey: a live job of the new queue has its dedupe key.
+            NotSupported: it is of a group.
+            QueueFull: the new queue has as many ready jobs as it may have.
+            PayloadTooLong: for the new queue; or that has 1,000 other priorities.
+        """
+        value: bool = await self._value(connection, _sql.MOVE, job_id, queue, priority)
+        return value
+
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:
         """Make a dead job ready again.
 
