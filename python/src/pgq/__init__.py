@@ -30,6 +30,7 @@ from pgq._errors import (
 )
 from pgq._models import (
     AfterOnDead,
+    FailedAttempt,
     FailOutcome,
     GroupOnDead,
     Job,
@@ -64,6 +65,7 @@ __all__ = [
     "Error",
     "Executor",
     "FailOutcome",
+    "FailedAttempt",
     "GiveUp",
     "GroupOnDead",
     "InvalidArgument",
