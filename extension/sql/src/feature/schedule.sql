@@ -88,15 +88,17 @@ revoke all on function
     from public;
 comment on function
     @extschema@.pgq_schedule(text, text, jsonb, text, text, integer, integer, jsonb, text) is
-'Adds a job at the times that a cron expression names (the five fields of crontab(5), or @hourly '
-'and the like), in a time zone, and returns the first one. A schedule of that name is replaced; if '
-'it was paused it stays so, and if expression and time zone are the same, a time that was missed '
-'is not forgotten. The job''s headers tell pgq_schedule, the name, and pgq_scheduled_at. '
-'missed: what becomes of times at which nobody called pgq: ''once'', one job for all of them; '
-'''all'', one for each; ''skip'', none if it is more than a minute late. Each time gives one job, '
-'whoever calls. Errors: 22023 a bad expression (the detail names the field), time zone or other '
-'argument; 42704 unknown queue; 22004; 22003 priority; 54000 payload or headers are too long; '
-'42501; 55P03 a transaction that sets a schedule of that name stayed open for 200 ms.';
+'Adds a job at the times that a cron expression names, in a time zone, and returns the first one: '
+'the five fields of crontab(5), with one for seconds before them if there are six, @hourly and the '
+'like, or @every and an interval from a second to a week: its multiples since 1970. A schedule of '
+'that name is replaced; if it was paused it stays so, and if expression and time zone are the '
+'same, a time that was missed is not forgotten. The job''s headers tell pgq_schedule, the name, '
+'and pgq_scheduled_at. missed: what becomes of times at which nobody called pgq: ''once'', one job '
+'for all of them; ''all'', one for each; ''skip'', none if it is more than a minute late. Each '
+'time gives one job, whoever calls. Errors: 22023 a bad expression (the detail names the field), '
+'time zone or other argument; 42704 unknown queue; 22004; 22003 priority; 54000 payload or '
+'headers are too long; 42501; 55P03 a transaction that sets a schedule of that name stayed open '
+'for 200 ms.';
 
 create function pgq._pause_schedule(p_name text, p_paused boolean)
 returns boolean
