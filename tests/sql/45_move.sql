@@ -2,7 +2,7 @@
  * Another queue or priority for a job that is not active.
  */
 begin;
-select plan(41);
+select plan(42);
 \ir support/clock.psql
 select pgq_create_queue('other', max_attempts => 3, max_ready => 3, max_payload => 100) \g /dev/null
 
@@ -101,6 +101,8 @@ select pgq_enqueue('"g"', group_key => 'g') as g, pgq_enqueue('"h"', group_key =
 select throws_ok(format('select pgq_move(%s, priority => 1)', j), '0A000', null, 'a job of a group')
   from unnest(array[:g, :h]) j;
 select throws_ok(format('select pgq_move(%s, ''other'')', :long), '54000', null, 'a long payload');
+select pgq_create_queue('young') \g /dev/null
+select throws_ok(format('select pgq_move(%s, ''young'')', :long), '55000', null, 'a queue that is younger');
 select pg_temp.add('third', 'other') \g /dev/null
 select throws_ok(format('select pgq_move(%s, ''other'')', pg_temp.add('z')), '53400', null,
                  'one more than may be ready there');

@@ -549,6 +549,7 @@ class Queue(Calls):
         Raises:
             DuplicateKey: a live job of the new queue has its dedupe key.
             NotSupported: it is of a group.
+            NotClaimable: it is older than the new queue.
             QueueFull: the new queue has as many ready jobs as it may have.
             PayloadTooLong: for the new queue; or that has 1,000 other priorities.
         """

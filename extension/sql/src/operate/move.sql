@@ -59,13 +59,18 @@ begin
                       hint = 'Cancel it, and enqueue its payload again.';
         end if;
         v_lane := v_job.lane;
-        select t.* into v_at
-          from pgq.queue q,
-               pgq._target(
-                   q.name, coalesce(priority, pgq._priority_of(v_lane)), null, null, null
-               ) t
-         where q.name = queue or (queue is null and q.id = pgq._queue_of(v_lane));
+        v_at := pgq._target(
+            coalesce(queue, (select q.name from pgq.queue q where q.id = pgq._queue_of(v_lane))),
+            coalesce(priority, pgq._priority_of(v_lane)), null, null, null
+        );
         if v_at.queue_id <> pgq._queue_of(v_lane) then
+            -- When it has ended it would be taken for one of a dropped queue of that name.
+            perform from pgq.queue q where q.id = v_at.queue_id and q.first_job >= v_job.id;
+            if found then
+                raise exception 'job % is older than queue "%"', id, queue
+                    using errcode = 'object_not_in_prerequisite_state',
+                          hint = 'Enqueue its payload there, and cancel it.';
+            end if;
             v_key := array_remove(array[v_job.dedupe_key], null);
             perform pgq._check_bounds(
                         v_at.queue_id, array[v_job.payload], num_nonnulls(v_job.pos)
@@ -92,5 +97,5 @@ comment on function @extschema@.pgq_move(bigint, text, integer) is
 '"enqueue" on the new one. false: it is active, finished or unknown. Waits for a transaction that '
 'is about to claim, pop or end it, or uses its dedupe key in the new queue. Errors: 22004 null id, '
 'or neither queue nor priority; 22003 priority; 42704 unknown queue; 42501; 23505 a live job of '
-'the new queue has its dedupe key; 0A000 it is of a group; 53400 and 54000 as in pgq_enqueue; '
-'40001.';
+'the new queue has its dedupe key; 0A000 it is of a group; 55000 it is older than the new queue; '
+'53400 and 54000 as in pgq_enqueue; 40001.';

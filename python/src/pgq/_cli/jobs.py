@@ -18,7 +18,7 @@ from pgq._cli.errors import FAILED, Failure
 from pgq._cli.filters import Filter, Search, filter_options, show_groups
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
-from pgq._errors import DuplicateKey, NotPermitted, NotSupported
+from pgq._errors import DuplicateKey, NotClaimable, NotPermitted, NotSupported
 from pgq._models import JobState, Unreadable
 
 _STEP: Final = 100  # jobs that are changed in one transaction
@@ -359,7 +359,8 @@ def move(
     """Give jobs that are not active another queue or priority.
 
     With a --queue, --task or the like: shows how many and which jobs these select, and does it
-    with --yes. Jobs of groups stay where they are. Exits with 1 if one of the ids stays.
+    with --yes. Jobs of groups, and those older than the new queue, stay where they are. Exits
+    with 1 if one of the ids stays.
     """
     selects = bool(wanted) or wanted.queue is not None
     if bool(job_ids) == selects or (to is None and priority is None):
@@ -391,7 +392,7 @@ async def _move(
         try:
             done = await client.queue().move(job_id, queue=queue, priority=priority)
             reason = "there is no such job, or it is active or has ended"
-        except (DuplicateKey, NotSupported) as exc:
+        except (DuplicateKey, NotClaimable, NotSupported) as exc:
             done, reason = False, str(exc.args[0])
         (moved if done else refused).append(job_id)
         if not done:
