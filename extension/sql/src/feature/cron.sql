@@ -236,14 +236,15 @@ declare
     v_us bigint;
 begin
     v_us := (extract(epoch from p_every::interval) * 1000000)::bigint;
-    if v_us between 1000000 and 604800000000 then
-        return timestamptz 'epoch'
-            + (pgq._us(p_after) / v_us + 1) * v_us * interval '1 microsecond';
+    if v_us not between 1000000 and 604800000000 then
+        raise exception using errcode = 'PQ000';
     end if;
-    perform pgq._raise_cron(p_cron, 'every', p_every, 'is not between a second and a week');
+    return timestamptz 'epoch'
+        + (pgq._us(p_after) / v_us + 1) * v_us * interval '1 microsecond';
 exception
-    when data_exception then
+    when data_exception or sqlstate 'PQ000' then
         perform pgq._raise_cron(p_cron, 'every', p_every, 'is not between a second and a week');
+        return null;
 end
 $$;
 comment on function pgq._next_multiple(text, text, timestamptz) is
