@@ -53,7 +53,7 @@ TOPICS: Final = {
         "outcome",
         "reclaim",
     ],
-    "Jobs": ["get", "cancel", "cancel_key", "cancel_all", "retry", "retry_dead", "purge"],
+    "Jobs": ["get", "cancel", "cancel_key", "cancel_all", "move", "retry", "retry_dead", "purge"],
     "Queues": ["create_queue", "configure_queue", "drop_queue", "pause", "resume", "unblock"],
     "Schedules": ["schedule", "unschedule", "pause_schedule", "resume_schedule"],
     "Sleep": ["channel", "wait", "wake"],

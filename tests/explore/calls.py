@@ -77,7 +77,7 @@ AT = "case when IN > 0 then pgq._now() + IN * interval '1 ms' end"
 ENQUEUE = f"""
 select e, p from unnest($payloads) p, lateral pgq_enqueue(
     to_jsonb(p), $q, PRIO, {AT}, KEY, GROUP,
-    on_duplicate => DUP, after => $after) e
+    on_duplicate => DUP, after => $after, after_on_dead => ON_DEAD) e
 """
 ENQUEUE_MANY = f"""
 select e, p from rows from (
@@ -87,7 +87,7 @@ select e, p from rows from (
         array_fill(GROUP, array[cardinality($payloads)]))
 ) r(p, e)
 """
-ADDED = {"prio": "0", "in": "0", "key": "", "group": "", "dup": "keep"}
+ADDED = {"prio": "0", "in": "0", "key": "", "group": "", "dup": "keep", "on_dead": "die"}
 LEASED = {"for": "60000", "batch": "1"}
 HEARTBEAT = f"""
 select id, {MS.format("lease_expires_at")}
@@ -220,7 +220,7 @@ def statement(
         "$token": (tokens[call.names[0]] if call.names else 0, "bigint"),
         "$after": (after or None, "bigint[]"),
     }
-    for name in ("key", "group", "dup", "states"):
+    for name in ("key", "group", "dup", "on_dead", "states"):
         values[name.upper()] = (options.get(name) or None, "text")
     for name in ("prio", "in", "batch", "for", "max_active"):
         values[name.upper()] = (int(options.get(name, 0)), "integer")

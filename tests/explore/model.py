@@ -35,6 +35,7 @@ class Job:
     key: str | None = None
     group: str | None = None
     after: tuple[str, ...] = ()
+    runs: bool = False  # also after jobs that have died
     told: bool = False  # its worker is to cancel it
     waited: bool = False
 
@@ -200,7 +201,7 @@ def settle(world: World, groups: Iterable[str], *, certain: bool) -> Iterator[Wo
     doubtful = not certain
     for job in [*jobs.values()]:
         if job.state == "waiting" and job.after:
-            state = _state_after([jobs[name].state for name in job.after if name in jobs])
+            state = state_after([jobs[name].state for name in job.after if name in jobs], job.runs)
             if state == "waiting":
                 continue
             if job.name in held:
@@ -230,9 +231,10 @@ def _comes_later(world: World, head: Job, members: list[Job]) -> bool:
     )
 
 
-def _state_after(states: list[str]) -> str:
+def state_after(states: Iterable[str], runs: bool) -> str:
     """Return what a job is that comes after jobs in these states."""
-    if any(state in ("dead", "cancelled") for state in states):
+    states = [*states]
+    if not runs and any(state in ("dead", "cancelled") for state in states):
         return "dead"
     return "waiting" if any(state in LIVE for state in states) else "ready"
 

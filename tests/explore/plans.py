@@ -42,6 +42,7 @@ enqueue +1 group=g
 enqueue +1 group=new
 enqueue +1 after=r1
 enqueue +1 after=l1
+enqueue +1 after=l1 on_dead=run
 enqueue +1 in=1000
 enqueue_many +1 +2
 enqueue_many +1 +2 group=g

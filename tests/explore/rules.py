@@ -24,6 +24,7 @@ from .model import (
     end,
     is_over,
     lost,
+    state_after,
 )
 
 ENDED = ("completed", "cancelled", GONE)
@@ -196,10 +197,11 @@ def _new(view: View, call: Call) -> Job:
     group = call.options.get("group")
     states = {view.jobs[name].state for name in after}
     state = "scheduled" if delay else "ready"
-    if group or states.intersection(LIVE):
+    runs = call.options.get("on_dead") == "run"
+    if group:
         state = "waiting"
-    if states & {"dead", "cancelled"}:
-        state = "dead"
+    elif state_after(states, runs) != "ready":
+        state = state_after(states, runs)
     return Job(
         name="",
         id=0,
@@ -209,6 +211,7 @@ def _new(view: View, call: Call) -> Job:
         key=call.options.get("key"),
         group=group,
         after=after,
+        runs=runs,
         waited=bool(delay),
     )
 

@@ -171,6 +171,9 @@ OUTCOMES = [
     ("fail", "wait", "waiting"),
     ("cancel", "die", "dead"),
     ("cancel", "wait", "waiting"),
+    ("one", "run", "ready"),
+    ("fail", "run", "ready"),
+    ("cancel", "run", "ready"),
 ]
 ENDINGS = [(*outcome, ending) for outcome in OUTCOMES for ending in ("commit", "rollback")]
 
@@ -386,9 +389,13 @@ async def test_who_has_the_waiter_locked_is_not_waited_for(
     a: Connection, b: Connection, c: Connection
 ) -> None:
     lock = "select from pgq.job where id = $1 for update"
-    for how, outcome in (("one", "ready"), ("fail", "dead")):
+    for how, on_dead, outcome in (
+        ("one", "die", "ready"),
+        ("fail", "die", "dead"),
+        ("fail", "run", "ready"),
+    ):
         ids = await enqueue(c, 1)
-        waiter = await put(c, ids)
+        waiter = await put(c, ids, on_dead)
         assert await claimed(c) == ids
         await a.execute("begin")
         await a.execute(lock, waiter)
@@ -419,6 +426,46 @@ async def test_a_waiter_is_cancelled_while_the_job_before_it_completes(
         if ending == "rollback":
             await end(c, waiter)
         await assert_no_traces(c)
+
+
+async def test_a_death_leaves_dependencies_that_others_have_locked_to_the_ticks(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    ids = await enqueue(c, 2)
+    waiter = await put(c, ids, "run")
+    assert await claimed(c) == ids
+    await a.execute("begin")
+    await a.execute("select from pgq.dependency for update")
+    await within(end(b, ids[0], "fail"))
+    await within(end(b, ids[1]))
+    await within(maintain(b, 2))
+    assert await state(c, waiter) == "waiting"
+    assert await c.fetchval("select pgq_retry($1)", ids[0])
+    await a.execute("commit")
+    await settled(c)
+    assert await claimed(c) == [waiter, ids[0]]
+    for job_id in (waiter, ids[0]):
+        await end(c, job_id)
+    await assert_no_traces(c)
+
+
+@pytest.mark.parametrize("first", ["one", "fail", "cancel"])
+@pytest.mark.parametrize("second", ["one", "array", "fail", "cancel"])
+async def test_of_ends_at_one_moment_the_last_one_lets_it_run(
+    a: Connection, b: Connection, c: Connection, first: str, second: str
+) -> None:
+    ids = await enqueue(c, 2)
+    waiter = await put(c, ids, "run")
+    assert await claimed(c) == ids
+    for session, job_id, how in ((a, ids[0], first), (b, ids[1], second)):
+        await session.execute("begin")
+        await end(session, job_id, how)
+    await a.execute("commit")
+    assert await state(c, waiter) == "waiting"
+    await b.execute("commit")
+    assert await claimed(a) == [waiter]
+    await end(a, waiter)
+    await assert_no_traces(c)
 
 
 @pytest.mark.parametrize("how", ["fail", "cancel"])

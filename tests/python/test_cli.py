@@ -473,6 +473,10 @@ def test_an_argument_that_the_server_refuses_does_not_mean_that_it_is_away(pgq: 
         ["cancel", "--all"],
         ["cancel", "1", "--queue", "default", "--all"],
         ["cancel", "--queue", "default", "--key", "k", "--all"],
+        ["move", "1"],
+        ["move", "--priority", "1"],
+        ["move", "1", "--queue", "default", "--priority", "1"],
+        ["move", "--queue", "default", "--state", "active", "--priority", "1"],
         ["purge", "default", "--state", "active"],
         ["schedule", "add", "a", "@hourly", "default", "{"],
         ["metrics", "--listen", "nowhere"],
@@ -725,6 +729,36 @@ def test_a_bulk_retry_goes_in_steps_and_round_what_it_may_not(
     result = pgq.run("retry", "--error", "X", "--yes", "--json")
     assert json.loads(result.stdout) == {"retried": [1, 2, 3, 5], "refused": [4]}
     assert result.stderr == "2 of 5\n4 of 5\n5 of 5\n"
+
+
+def test_jobs_are_moved_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -> None:
+    sql("select pgq_create_queue('bulk'), pgq_enqueue('0', 'bulk', dedupe_key => 'k')")
+    add = "select pgq_enqueue('{}', headers => '{\"task\": \"send\"}'%s)"
+    first, second, key, group = (
+        int(sql(add % option))
+        for option in (
+            "",
+            ", run_at => now() + '1 hour'",
+            ", dedupe_key => 'k'",
+            ", group_key => 'g'",
+        )
+    )
+    args = ("move", "--task", "send", "--to", "bulk", "--priority", "-5")
+    assert pgq.ok(*args).splitlines()[-1] == "4 jobs: add --yes to move them."
+    assert pgq.json(*args) == {"matching": [first, second, key, group]}
+    result = pgq.run(*args, "--yes", "--json")
+    assert json.loads(result.stdout) == {"moved": [first, second], "refused": [key, group]}
+    assert result.stderr == (
+        f'job {key}: queue "bulk" has a job with the dedupe key "k"\n'
+        f"job {group}: job {group} of a group cannot be moved\n"
+    )
+    assert sql("select id, priority from pgq_jobs where queue = 'bulk' order by id").splitlines()[
+        1:
+    ] == [f"{first}|-5", f"{second}|-5"]
+    assert pgq.ok("move", str(first), "--priority", "9") == f"job {first} is moved\n"
+    assert "no such job, or it is active" in pgq.fails(1, "move", "999", "--to", "bulk")
+    assert "does not exist" in pgq.fails(1, "move", str(first), "--to", "nope")
+    assert pgq.ok("move", "--queue", "bulk", "--to", "default", "--yes") == "2 jobs are moved\n"
 
 
 def test_live_jobs_are_cancelled_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -> None:

@@ -417,6 +417,23 @@ async def test_a_worker_may_cancel_its_job(queue: pgq.Queue) -> None:
     assert await queue.fail(job, cancel=True) is None
 
 
+async def test_a_job_has_the_history_of_its_failed_attempts(queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(1)
+    (job,) = await queue.dequeue(worker="w")
+    snapshot = await queue.get(job_id)
+    assert snapshot is not None
+    assert snapshot.history is None
+    assert await queue.fail(job, "no")
+    snapshot = await queue.get(job_id)
+    assert snapshot is not None
+    assert snapshot.history is not None
+    assert job.claimed_at is not None
+    (attempt,) = snapshot.history
+    assert (attempt["attempt"], attempt["worker"], attempt["error"]) == (1, "w", "no")
+    assert datetime.fromisoformat(attempt["claimed_at"]) == job.claimed_at
+    assert datetime.fromisoformat(attempt["ended_at"]) >= job.claimed_at
+
+
 async def test_fail_schedules_and_then_gives_up(queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(1, max_attempts=2)
     (job,) = await queue.dequeue()

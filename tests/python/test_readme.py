@@ -141,10 +141,14 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     digest = hashlib.sha256(Path(hashlib.__file__).read_bytes()).hexdigest()
     assert lines[:2] == ["ready", "True"], "the job was cancelled before it began"
     assert lines[2] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
-    assert lines[6:10] == ["1", "default: {'n': 1}", "3", digest]
-    assert lines[10].endswith("sue@example.org")
-    assert lines[11] == "completed"
-    [sent, handled, processed] = lines[12:]
+    assert lines[6:9] == ["1", "default: {'n': 1}", "3"]
+    progress = "Progress(total=3, pending=0, completed=2, dead=1, cancelled=0, unknown=0)"
+    assert (lines[9], lines[11]) == (f"mailboxes {progress}", progress)
+    assert lines[10].endswith("there is no such mailbox"), "what did not complete is told"
+    assert lines[12] == digest
+    assert lines[13].endswith("sue@example.org")
+    assert lines[14] == "completed"
+    [sent, handled, processed] = lines[15:]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
     assert (

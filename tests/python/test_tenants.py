@@ -144,6 +144,7 @@ CALLS = [
     Call("manage", "select pgq_unblock('{q}', 'g') is not null"),
     Call("manage", "select pgq_cancel(pgq_enqueue('1', '{q}'))"),
     Call("manage", "select pgq_cancel_key('{q}', 'c')", PUT[:-1] + ", dedupe_key => 'c')"),
+    Call("manage", "select pgq_move(pgq_enqueue('1', '{q}'), priority => 4)"),
     Call("manage", f"select pgq_retry({DEAD})", DIE),
     Call("manage", "select count(*) > 0 from pgq_retry_dead('{q}')", DIE),
     Call("manage", "select pgq_purge('{q}', '{dead,completed,cancelled}') > 0", DIE),

@@ -2,7 +2,7 @@
  * Follow-up work. What happens at COMMIT is made to happen by SET CONSTRAINTS, once for each test.
  */
 begin;
-select plan(65);
+select plan(74);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -135,6 +135,35 @@ select pg_temp.end_of('a'), pg_temp.commit() \g /dev/null
 select is(pg_temp.take(9), '{wait,"late wait"}', 'then those run that have waited for it');
 select is(pgq_retry(:die::bigint), true, 'a job that has died so can be retried');
 select is(pg_temp.take(9), '{die}', 'and does not wait any more');
+select pg_temp.clear() \g /dev/null
+select is(pg_temp.traces(), 0::bigint, 'nothing is left of them');
+
+-- All that matters is the end.
+select pg_temp.add('a') as a, pg_temp.add('b') as b, pg_temp.add('c') as c \gset
+select pg_temp.put('run', array[:a, :b, :c]::bigint[], 'run') \g /dev/null
+select pg_temp.take(9), pg_temp.kill('a'), pgq_cancel(:b::bigint, true), pg_temp.commit() \g /dev/null
+select is(pg_temp.state('run'), 'waiting', 'with run it waits until all have ended');
+select is(pgq_retry(:a::bigint), true, 'one that has died is retried meanwhile');
+select pg_temp.commit() \g /dev/null
+select is(pg_temp.state('run'), 'waiting', 'which changes nothing');
+select pg_temp.end_of('c'), pg_temp.commit() \g /dev/null
+select is(pg_temp.take(9), '{a,run}', 'it runs after one has died, one been cancelled and one completed');
+select pg_temp.kill('a'), pg_temp.put('late', array[:a, :b, :c]::bigint[], 'run'), pg_temp.commit()
+    \g /dev/null
+select is(pg_temp.take(9), '{late}', 'at once, when they had ended before');
+select pg_temp.end_of('run'), pg_temp.end_of('late') \g /dev/null
+select pgq_retry(:a::bigint),
+       pg_temp.put('run', array[:a]::bigint[], 'run'), pg_temp.put('die', array[:a]::bigint[]),
+       pg_temp.put('wait', array[:a]::bigint[], 'wait'), pg_temp.commit() \g /dev/null
+select is(pg_temp.state('run'), 'waiting', 'or when the dead one, retried, has ended again');
+select pg_temp.take(9), pg_temp.kill('a'), pg_temp.commit() \g /dev/null
+select is(array[pg_temp.state('run'), pg_temp.state('die'), pg_temp.state('wait')],
+          '{ready,dead,waiting}', 'each of those who wait for one has its own way');
+select pg_temp.clear(), pg_temp.add('a') as a \gset
+select pg_temp.put('run', array[:a]::bigint[], 'run') as run \gset
+select pg_temp.put('after it', array[:run]::bigint[]), pgq_purge('default', '{ready}'), pg_temp.commit()
+    \g /dev/null
+select is(pg_temp.take(9), '{run}', 'a job that is purged has ended, too');
 select pg_temp.clear() \g /dev/null
 select is(pg_temp.traces(), 0::bigint, 'nothing is left of them');
 

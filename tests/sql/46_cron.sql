@@ -2,7 +2,7 @@
  * Cron expressions: what they mean, what is refused, and which moments they name in time zones.
  */
 begin;
-select plan(87);
+select plan(108);
 \ir support/clock.psql
 
 create function pg_temp.next(
@@ -118,8 +118,8 @@ select is(
 -- What is refused, and which field it blames.
 select is(
     array(select c || ': ' || pg_temp.refusal(replace(c, '#', '* * * *')) from unnest(array[
-        '', '*', '* * * *', '* * * * * *', '@reboot', '@never', '0 0 1 1 * root'
-    ]) c where pg_temp.refusal(c) <> 'all'), '{}', 'five fields or a known word');
+        '', '*', '* * * *', '* * * * * * *', '@reboot', '@never', '@everyday', '0 0 0 1 1 * root'
+    ]) c where pg_temp.refusal(c) <> 'all'), '{}', 'five fields, or six, or a known word');
 select is(
     array(select f || ' ' || pg_temp.refusal(f || ' * * * *') from unnest(array[
         '60', '-1', '1-', '-', ',', '1,', ',1', '1,,2', '5-1', '*/0', '1-2/0', '5/2', '*/', '/', '*-5', '1-2-3',
@@ -305,6 +305,29 @@ select is_empty(
 select cmp_ok(
     (select count(*) from verdict v where v.expected is not null), '>', 450::bigint,
     'and mostly there is one');
+
+-- Seconds.
+select is(pg_temp.next(cron, after), next, format('%s after %s', cron, after))
+  from (values ('* * * * * *', '2040-01-01 00:00', '2040-01-01 00:00:01'),
+               ('* * * * * *', '2040-01-01 23:59:59.5', '2040-01-02 00:00:00'),
+               ('*/15 * * * * *', '2040-01-01 00:00:15', '2040-01-01 00:00:30'),
+               ('*/15 * * * * *', '2040-01-01 00:00:45', '2040-01-01 00:01:00'),
+               ('30,5 2 * * * *', '2040-01-01 00:02:04', '2040-01-01 00:02:05'),
+               ('30,5 2 * * * *', '2040-01-01 00:02:05', '2040-01-01 00:02:30'),
+               ('30,5 2 * * * *', '2040-01-01 00:02:30', '2040-01-01 01:02:05'),
+               (' 0  0 0 29 2 * ', '2041-01-01', '2044-02-29 00:00:00'),
+               ('10 30 2 * * mon', '2040-01-02 02:30:09', '2040-01-02 02:30:10')) v (cron, after, next);
+select is(pg_temp.next('10 30 2 * * *', '2040-06-01', 'Europe/Berlin'), '2040-06-01 00:30:10', 'in a time zone');
+-- Every so often.
+select is(pg_temp.next(cron, after), next, format('%s after %s', cron, after))
+  from (values ('@every 1s', '2040-01-01 00:00:00.25', '2040-01-01 00:00:01'),
+               ('@EVERY  90 seconds', '2040-01-01 00:00', '2040-01-01 00:01:30'),
+               ('@every 90 seconds', '2040-01-01 00:01:30', '2040-01-01 00:03:00'),
+               (' @every 1h30m', '2040-01-01 00:00', '2040-01-01 01:30:00')) v (cron, after, next);
+select is(pg_temp.refusal(cron), field, format('%s is refused', cron))
+  from (values ('60 * * * * *', 'second'), ('x * * * * *', 'second'), ('* 60 * * * *', 'minute'),
+               ('@every', 'every'), ('@every 0.5 s', 'every'), ('@every month', 'every'),
+               ('@every 2 months', 'every')) v (cron, field);
 
 select set_config('timezone', 'Asia/Kolkata', true) \g /dev/null
 select pgq._next_tick_of('0 9 * * *', 'IST', '2040-01-01') as at \gset

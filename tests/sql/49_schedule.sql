@@ -2,7 +2,7 @@
  * Recurring jobs: each time that a schedule names gives one job, whenever somebody calls.
  */
 begin;
-select plan(61);
+select plan(64);
 \ir support/clock.psql
 
 create function pg_temp.jobs(p_name text default null) returns text[] language plpgsql as $$
@@ -198,6 +198,22 @@ select is(
     pg_temp.code('pgq_schedule(repeat($$x$$, 200), $$* * * * *$$)')
         || pg_temp.code('pgq_schedule($$max$$, $$* * * * *$$, priority => 32767, max_attempts => 32767, payload => $$null$$)'),
     'nonenone', 'the largest values');
+
+-- By seconds, of which some have passed.
+create function pg_temp.fired(p_name text) returns text[] language sql as $$
+    select array(
+        select to_char((j.headers ->> 'pgq_scheduled_at')::timestamptz, 'MI:SS') from pgq_jobs j
+         where j.headers ->> 'pgq_schedule' = p_name order by j.id
+    )
+$$;
+select pg_temp.now_is('2041-01-01 00:00:00+00') \g /dev/null
+select pgq_schedule('once', '*/10 * * * * *'),
+       pgq_schedule('skip', '*/10 * * * * *', missed => 'skip'),
+       pgq_schedule('all', '@every 10s', missed => 'all') \g /dev/null
+select pg_temp.wait('10 seconds'), pg_temp.wait('25 seconds'), pg_temp.wait('0'), pg_temp.wait('5 seconds') \g /dev/null
+select is(pg_temp.fired('once'), '{00:10,00:20,00:40}', 'a schedule by seconds fires once for those missed');
+select is(pg_temp.fired('skip'), '{00:10,00:20,00:40}', 'or for those of the last minute');
+select is(pg_temp.fired('all'), '{00:10,00:20,00:30,00:40}', 'or for all');
 
 select * from finish();
 rollback;

@@ -1,6 +1,7 @@
 /*
  * 0.1.0 to 0.2.0: nearly every table has another shape. All are locked, the old schema makes room,
- * the new one is made as by an installation, and the rows are copied. The archive moves as it is.
+ * the new one is made as by an installation, and the rows are copied. The archive moves as it is,
+ * with one more column.
  *
  * Jobs go to one slot of the ring and one parked slot, in the order of their ids. A receipt finds
  * its job in any slot of the ring. Heads of groups come first in their lines: their place is 0.
@@ -23,6 +24,7 @@ begin
     end loop;
 end
 $move$;
+alter table pgq.archive add column history jsonb;
 --@ install but archive
 
 delete from pgq.queue;

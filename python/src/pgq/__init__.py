@@ -1,6 +1,7 @@
 """pgq: a job queue inside PostgreSQL. These are its asyncpg bindings and a worker."""
 
 from pgq._admin import Admin
+from pgq._batch import Batch, Progress
 from pgq._calls import Connection, Executor
 from pgq._driver import Statement
 from pgq._errors import (
@@ -29,6 +30,7 @@ from pgq._errors import (
 )
 from pgq._models import (
     AfterOnDead,
+    FailedAttempt,
     FailOutcome,
     GroupOnDead,
     Job,
@@ -55,6 +57,7 @@ from pgq._worker.worker import Worker
 __all__ = [
     "Admin",
     "AfterOnDead",
+    "Batch",
     "Cancel",
     "Connection",
     "ConnectionLost",
@@ -63,6 +66,7 @@ __all__ = [
     "Error",
     "Executor",
     "FailOutcome",
+    "FailedAttempt",
     "GiveUp",
     "GroupOnDead",
     "Health",
@@ -88,6 +92,7 @@ __all__ = [
     "OnDuplicate",
     "PayloadTooLong",
     "Privilege",
+    "Progress",
     "Queue",
     "QueueExists",
     "QueueFull",

@@ -278,7 +278,8 @@ class Admin(Calls):
 
         Args:
             name: of the schedule; one of that name is replaced, in whichever queue it is.
-            cron: the five fields of crontab(5), or "@hourly" and the like.
+            cron: the five fields of crontab(5), with one for seconds before them if there are six;
+                "@hourly" and the like; or "@every 90 seconds", from a second to a week.
             payload: of each job; an empty object by default.
             queue: the queue.
             timezone: whose local time the expression is about.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, TypeAlias, TypedDict
 
 from pgq._errors import InvalidArgument, InvalidPayload
 
@@ -32,8 +32,8 @@ GroupOnDead: TypeAlias = Literal["continue", "block"]
 """What a group does when a job of it dies: go on, or wait for `Admin.unblock`."""
 OnDuplicate: TypeAlias = Literal["keep", "replace", "error"]
 """What an enqueue does with the live job that has its dedupe key."""
-AfterOnDead: TypeAlias = Literal["die", "wait"]
-"""What a job does when one dies for which it waits."""
+AfterOnDead: TypeAlias = Literal["die", "wait", "run"]
+"""What a job does when one dies for which it waits: "run" runs when all have ended."""
 Missed: TypeAlias = Literal["skip", "once", "all"]
 """How many jobs a schedule adds for the ticks that it has missed."""
 Privilege: TypeAlias = Literal["enqueue", "consume", "observe", "manage"]
@@ -104,17 +104,29 @@ class Job(Generic[PayloadT]):
         return Receipt(self.id, self.token)
 
 
+class FailedAttempt(TypedDict):
+    """An attempt that has failed, or whose lease was lost; the times are ISO 8601 text."""
+
+    attempt: int
+    worker: str | None
+    claimed_at: str
+    ended_at: str
+    error: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSnapshot(Job):
     """A job, live or finished, as `Queue.get` saw it.
 
     `expires_at` is the time by which it has to start, `finished_at` when it ended. `token` is that
-    of the claim that holds it, or was the last one of a finished job.
+    of the claim that holds it, or was the last one of a finished job. `history` has the last ten
+    attempts that failed, the oldest first; None if none has.
     """
 
     expires_at: datetime | None
     finished_at: datetime | None
     result: Any
+    history: list[FailedAttempt] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ class Queue(Calls):
             expires_at: a job that has not started by then is dead and does not run.
             after: ids of jobs; it waits until all of them have completed.
             after_on_dead: when one of those dies or is cancelled, "die" makes this one dead, "wait"
-                waits until that one is retried and completes.
+                waits until that one is retried and completes, "run" counts it as completed.
             connection: joins its transaction.
 
         Returns:
@@ -526,6 +526,34 @@ class Queue(Calls):
     ) -> bool:
         """Cancel the live job of the queue that has a dedupe key, as `cancel` does."""
         value: bool = await self._value(connection, _sql.CANCEL_KEY, self.name, dedupe_key, force)
+        return value
+
+    async def move(
+        self,
+        job_id: int,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> bool:
+        """Give a job that is not at work another queue or priority.
+
+        Args:
+            job_id: the job, of whichever queue, and of no group.
+            queue: its new queue; None leaves it where it is.
+            priority: its new priority; None leaves it as it is.
+
+        Returns:
+            False if it is at work, or has ended.
+
+        Raises:
+            DuplicateKey: a live job of the new queue has its dedupe key.
+            NotSupported: it is of a group.
+            NotClaimable: it is older than the new queue.
+            QueueFull: the new queue has as many ready jobs as it may have.
+            PayloadTooLong: for the new queue; or that has 1,000 other priorities.
+        """
+        value: bool = await self._value(connection, _sql.MOVE, job_id, queue, priority)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:

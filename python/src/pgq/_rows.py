@@ -34,7 +34,7 @@ class Row(Protocol):
         ...
 
 
-_JSON: Final = {"payload", "headers", "checkpoint", "result"}
+_JSON: Final = {"payload", "headers", "checkpoint", "result", "history"}
 _TIMES: Final = {
     "enqueued_at",
     "run_at",

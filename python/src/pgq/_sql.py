@@ -162,14 +162,27 @@ CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
 CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 CANCEL_SOME = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
-GET = (
+# Extensions below 0.2 keep no history: there the name means the column of "none".
+_SNAPSHOT = (
     _COLUMNS
     + """,
            (extract(epoch from expires_at) * 1000000)::bigint as expires_at,
            (extract(epoch from finished_at) * 1000000)::bigint as finished_at,
-           result::text as result
-      from @pgq_get(id => $1::bigint)"""
+           result::text as result,
+           (select history::text from (select job.*) own) as history
+      from (select null::jsonb as history) none,
+           """
 )
+GET = _SNAPSHOT + "lateral @pgq_get(id => $1::bigint) job"
+GET_MANY = (
+    _SNAPSHOT
+    + """unnest($1::bigint[]) with ordinality as wanted (job_id, n),
+           lateral @pgq_get(id => wanted.job_id) job order by n"""
+)
+COUNT_STATES = """
+    select state, count(*)::integer as jobs
+      from unnest($1::bigint[]) wanted, lateral @pgq_get(id => wanted) group by state"""
+MOVE = "select @pgq_move(id => $1::bigint, queue => $2::text, priority => $3::integer)"
 RETRY = "select @pgq_retry(id => $1::bigint)"
 RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
 SCHEDULE = """

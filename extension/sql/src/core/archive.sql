@@ -62,7 +62,7 @@ begin atomic
         pgq._archive_bucket(p_finished_at + p_keep, p_finished_at + p_keep - p_finished_at),
         pgq._priority_of(p_job.lane), p_job.attempt, p_job.max_attempts, p_state, p_queue,
         p_job.worker, p_job.payload, p_job.headers, p_job.last_error, p_job.dedupe_key,
-        p_job.group_key, p_job.checkpoint, p_result
+        p_job.group_key, p_job.checkpoint, p_result, p_job.history
     )::pgq.archive;
 end;
 comment on function pgq._archived(pgq.job, text, text, timestamptz, interval, jsonb) is

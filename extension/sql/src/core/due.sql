@@ -14,7 +14,7 @@ begin atomic
         p_job.lease_expires_at, p_job.lease_ms, p_job.pid, p_job.worker, p_job.is_awaited,
         p_job.cancel_requested, p_job.group_id, p_job.place, p_job.is_head, p_job.is_blocked,
         p_job.head_place, p_job.payload, p_job.headers, p_job.last_error, p_job.dedupe_key,
-        p_job.dedupe_queue_id, p_job.group_key, p_job.checkpoint
+        p_job.dedupe_queue_id, p_job.group_key, p_job.checkpoint, p_job.history
     )::pgq.job;
 end;
 comment on function pgq._relocated(pgq.job, smallint, bigint, bigint) is

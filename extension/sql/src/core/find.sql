@@ -59,6 +59,7 @@ begin
     p_job.payload := null;
     p_job.headers := null;
     p_job.checkpoint := null;
+    p_job.history := null;
     p_job.last_error := null;
     return p_job;
 end

@@ -43,7 +43,7 @@ begin
         'with freed as ('
         ' update pgq.job_%s j'
         ' set token = null, lease_expires_at = null, worker = null, lost = 1,'
-        ' last_error = pgq._loss(j)'
+        ' last_error = pgq._loss(j), history = pgq._remember(j, pgq._loss(j))'
         ' from pgq.queue q'
         ' where j.id = any ($1) and q.id = pgq._queue_of(j.lane)'
         ' and j.lost = 0 and j.cancel_requested is null'

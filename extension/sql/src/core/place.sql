@@ -64,7 +64,8 @@ begin
     update pgq.job j
        set due = p_job.due, run_at = p_job.run_at, claimed_at = p_job.claimed_at,
            attempt = p_job.attempt, lost = p_job.lost, last_error = p_job.last_error,
-           checkpoint = p_job.checkpoint, is_awaited = p_job.is_awaited, start_by = p_job.start_by
+           checkpoint = p_job.checkpoint, is_awaited = p_job.is_awaited, start_by = p_job.start_by,
+           history = p_job.history
      where j.slot in (4, 5) and j.slot = v_slot and j.id = p_job.id;
 end
 $$;
@@ -131,6 +132,24 @@ comment on function pgq._backoff(pgq.queue, integer) is
 base * factor ^ (attempt - 1), at most backoff_max, of that a random share between a half and all
 ("equal jitter").';
 
+create function pgq._remember(p_job pgq.job, p_error text)
+returns jsonb
+language sql
+stable
+begin atomic
+    select case when p_job.token is null then p_job.history
+                else case when jsonb_array_length(p_job.history) = 10 then p_job.history - 0
+                          else coalesce(p_job.history, '[]') end
+                     || jsonb_build_object(
+                            'attempt', p_job.attempt, 'worker', p_job.worker,
+                            'claimed_at', p_job.claimed_at,
+                            'ended_at', least(p_job.lease_expires_at, pgq._now()),
+                            'error', left(p_error, 1000)
+                        ) end;
+end;
+comment on function pgq._remember(pgq.job, text) is
+'The history of a job whose attempt has just failed, or whose lease has expired: the last ten.';
+
 create function pgq._end(p_job pgq.job, p_state text)
 returns void
 language plpgsql
@@ -150,6 +169,7 @@ declare
     v_queue pgq.queue;
 begin
     p_job.last_error := coalesce(p_error, p_job.last_error);
+    p_job.history := pgq._remember(p_job, p_error);
     if p_job.cancel_requested then
         perform pgq._end(p_job, 'cancelled');
         return 'cancelled';

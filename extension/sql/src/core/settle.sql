@@ -114,14 +114,15 @@ begin
         insert into pgq.archive (
             id, enqueued_at, finished_at, expires_at, run_at, claimed_at, token, bucket, priority,
             attempt, max_attempts, state, queue, worker, payload, headers, last_error, dedupe_key,
-            group_key, checkpoint, result
+            group_key, checkpoint, result, history
         )
         select d.id, d.enqueued_at, q.now,
                case when d.dedupe_key is null then q.expires else q.expires_key end, d.run_at,
                d.claimed_at, d.token,
                case when d.dedupe_key is null then q.bucket else q.bucket_key end,
                pgq._priority_of(d.lane), d.attempt, d.max_attempts, 'completed', q.name, d.worker,
-               d.payload, d.headers, d.last_error, d.dedupe_key, d.group_key, d.checkpoint, d.result
+               d.payload, d.headers, d.last_error, d.dedupe_key, d.group_key, d.checkpoint,
+               d.result, d.history
           from done d join queue q on q.queue_id = pgq._queue_of(d.lane)
          where pgq._is_kept(d.token)
            and case when d.dedupe_key is null then q.keep else q.keep_key end > '0'

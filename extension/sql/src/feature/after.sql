@@ -143,7 +143,7 @@ ends. Null: it has completed or is not known. Where its place is not behind p_la
 locked already, it does not wait: raises PQ000.';
 
 create function pgq._lock_awaited(
-    p_after bigint[], out open bigint[], out is_hopeless boolean
+    p_after bigint[], p_on_dead text, out open bigint[], out is_hopeless boolean
 )
 language plpgsql
 as $$
@@ -161,7 +161,7 @@ begin
     loop
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_found := pgq._find_for_waiter(v_id, v_last);
-        continue when v_found.place is null;
+        continue when v_found.place is null or (p_on_dead = 'run' and v_found.place[1] = 6);
         -- Between the looks for it somebody may have retried it.
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_last := greatest(v_last, v_found.place);
@@ -172,13 +172,13 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._lock_awaited(bigint[]) is
+comment on function pgq._lock_awaited(bigint[], text) is
 'Locks the jobs for pgq._await.
 
 Raises PQ000 if a job has moved since its place in the order was looked up, and somebody else has
 it locked. To wait for it with later ones locked might be a deadlock.';
 
-create function pgq._await(p_after bigint[])
+create function pgq._await(p_after bigint[], p_on_dead text)
 returns pgq.awaited
 language plpgsql
 as $$
@@ -189,7 +189,7 @@ begin
         exit when coalesce(cardinality(p_after), 0) = 0;
         begin
             select nullif(a.open, '{}'), a.is_hopeless into v_awaited
-              from pgq._lock_awaited(p_after) a;
+              from pgq._lock_awaited(p_after, p_on_dead) a;
             exit;
         exception
             when sqlstate 'PQ000' then
@@ -199,9 +199,10 @@ begin
     return v_awaited;
 end
 $$;
-comment on function pgq._await(bigint[]) is
+comment on function pgq._await(bigint[], text) is
 'Returns those of these jobs that have not completed, marked as awaited.
 
+With ''run'' a job that has died or was cancelled counts as completed.
 Waits for whoever is about to claim or end one. Those of queues that the caller may not enqueue
 into are not known.';
 

@@ -1,7 +1,9 @@
 /*
  * Cron expressions: the five fields of Vixie cron (minute, hour, day of month, month, day of week),
  * with lists, ranges, steps, names and the @-words, see crontab(5). As there, when both day fields
- * are restricted, a day matches if either does.
+ * are restricted, a day matches if either does. A sixth field before them is for seconds. "@every"
+ * and an interval names the multiples of that interval since 1970: so nothing need be remembered,
+ * and nothing drifts.
  *
  * Times are local times of a time zone. One that a change of the clock skips counts as it would be
  * without the change; of one that comes twice the first counts, unless the hour is "*" or "*" with
@@ -18,7 +20,8 @@ begin
         using errcode = 'invalid_parameter_value',
               detail = format('In the field "%s", "%s" %s.', p_name, p_part, p_reason),
               hint = 'The fields are minute, hour, day of month, month and day of week, '
-                     'for example "30 9 * * mon-fri".';
+                     'for example "30 9 * * mon-fri"; seconds may stand before them. Or '
+                     '"@every" and an interval, for example "@every 90 seconds".';
 end
 $$;
 comment on function pgq._raise_cron(text, text, text, text) is 'Raises 22023.';
@@ -170,7 +173,7 @@ $$;
 comment on function pgq._instants(timestamp, text, boolean) is
 'When a clock in a time zone shows a local time: the first time, or both.';
 
-create function pgq._next_tick_of(p_cron text, p_timezone text, p_after timestamptz)
+create function pgq._next_minute_of(p_cron text, p_timezone text, p_after timestamptz)
 returns timestamptz
 language plpgsql
 stable
@@ -222,7 +225,65 @@ begin
     return null;
 end
 $$;
+comment on function pgq._next_minute_of(text, text, timestamptz) is
+'Returns the first time after one that a cron expression without seconds names.
+
+Raises 22023 for a bad expression or time zone.';
+
+create function pgq._next_multiple(p_cron text, p_every text, p_after timestamptz)
+returns timestamptz
+language plpgsql
+stable
+as $$
+declare
+    v_us bigint;
+begin
+    v_us := (extract(epoch from p_every::interval) * 1000000)::bigint;
+    if v_us not between 1000000 and 604800000000 then
+        raise exception using errcode = 'PQ000';
+    end if;
+    return timestamptz 'epoch'
+        + (pgq._us(p_after) / v_us + 1) * v_us * interval '1 microsecond';
+exception
+    when data_exception or sqlstate 'PQ000' then
+        perform pgq._raise_cron(p_cron, 'every', p_every, 'is not between a second and a week');
+        return null;
+end
+$$;
+comment on function pgq._next_multiple(text, text, timestamptz) is
+'Returns the first multiple of an interval since 1970 after a time.
+
+Raises 22023 for a bad interval.';
+
+create function pgq._next_tick_of(p_cron text, p_timezone text, p_after timestamptz)
+returns timestamptz
+language plpgsql
+stable
+as $$
+declare
+    v_words constant text[] := regexp_split_to_array(btrim(p_cron, E' \t'), E'[ \t]+');
+    v_rest constant text := array_to_string(v_words[2:], ' ');
+    v_seconds integer[]; v_minute timestamptz; v_next timestamptz;
+begin
+    if lower(v_words[1]) = '@every' and p_after at time zone p_timezone is not null then
+        return pgq._next_multiple(p_cron, v_rest, p_after);
+    elsif cardinality(v_words) <> 6 then
+        return pgq._next_minute_of(p_cron, p_timezone, p_after);
+    end if;
+    v_seconds := pgq._cron_field(p_cron, 'second', v_words[1], 0, 59, null);
+    v_minute := date_trunc('minute', p_after) - interval '1 microsecond';
+    -- The minute of p_after, or else the one that follows it.
+    for v_try in 1..2 loop
+        v_minute := pgq._next_minute_of(v_rest, p_timezone, v_minute);
+        select min(t) into v_next
+          from unnest(v_seconds) s, lateral (select v_minute + make_interval(secs => s)) t (t)
+         where t.t > p_after;
+        exit when v_next is not null;
+    end loop;
+    return v_next;
+end
+$$;
 comment on function pgq._next_tick_of(text, text, timestamptz) is
-'Returns the first time after one that a cron expression names.
+'Returns the first time after one that an expression names, also with seconds.
 
 Raises 22023 for a bad expression or time zone.';

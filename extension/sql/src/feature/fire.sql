@@ -95,7 +95,8 @@ declare
     v_at timestamptz;
     v_next timestamptz;
 begin
-    v_at := case when p_schedule.missed <> 'skip' then p_schedule.next_at
+    v_at := case when p_schedule.missed <> 'skip'
+                      or p_schedule.next_at > p_now - interval '1 minute' then p_schedule.next_at
                  else pgq._next_tick_if_any(p_schedule, p_now - interval '1 minute') end;
     -- Without a look at max_ready: that would fail the commit of a stranger.
     perform pgq._add_jobs(

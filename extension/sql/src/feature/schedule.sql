@@ -99,7 +99,9 @@ zone are the same, a missed time is not forgotten. Each time gives one job, whoe
 headers of the job have pgq_schedule, the name, and pgq_scheduled_at, the time.
 
 * name: 1 to 200 characters. All queues share the names.
-* cron: the five fields of crontab(5), or @hourly and the like; at most 1,000 characters.
+* cron: the five fields of crontab(5), or six with seconds first, or @hourly and the like.
+  ''@every'' and an interval, from a second to a week: the multiples of the interval since 1970.
+  At most 1,000 characters.
 * payload, priority, max_attempts, headers: those of each job, as in pgq_enqueue.
 * timezone: the expression is in this time zone.
 * missed: what becomes of times at which nobody called pgq. ''once'': one job for all of them.

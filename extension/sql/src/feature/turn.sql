@@ -12,7 +12,8 @@ begin atomic
         p_row.id, p_pos, p_row.enqueued_at, p_row.lane, p_slot, p_row.attempt, p_row.lost,
         p_row.max_attempts, p_row.run_at, p_row.start_by, null, null, null, null, null, null, null,
         p_row.is_awaited, null, p_row.group_id, null, null, null, p_row.head_place, p_row.payload,
-        p_row.headers, p_row.last_error, p_row.dedupe_key, null, p_row.group_key, p_row.checkpoint
+        p_row.headers, p_row.last_error, p_row.dedupe_key, null, p_row.group_key, p_row.checkpoint,
+        p_row.history
     )::pgq.job;
 end;
 comment on function pgq._copied(pgq.job, smallint, bigint) is

@@ -2,7 +2,7 @@
  * The other half of feature/after.sql: what the end of a job does for those that wait for it.
  */
 
-create function pgq._release_waiters(p_slot smallint, p_ids bigint[])
+create function pgq._release_waiters(p_slot smallint, p_ids bigint[], p_completed boolean)
 returns void
 language plpgsql
 as $$
@@ -13,19 +13,23 @@ begin
         delete from pgq.dependency d
          where d.ctid = any (array(
                    select o.ctid from pgq.dependency o
-                    where o.on_id = any (p_ids) for update skip locked
+                    where o.on_id = any (p_ids) and (p_completed or o.on_dead = 'run')
+                      for update skip locked
                ))
         returning d.job_id
     )
     select array_agg(distinct d.job_id) into v_waiters from done d;
     perform pgq._note(p_slot, 'w', v_waiters, null);
     insert into pgq.hint (kind, key)
-    select 'e', i from unnest(p_ids) i
-     where exists (select from pgq.dependency d where d.on_id = i);
+    select 'e', case when p_completed then i else -i end from unnest(p_ids) i
+     where exists (
+               select from pgq.dependency d
+                where d.on_id = i and (p_completed or d.on_dead = 'run')
+           );
 end
 $$;
-comment on function pgq._release_waiters(smallint, bigint[]) is
-'Notes who waits for jobs that have completed, and ends that waiting.';
+comment on function pgq._release_waiters(smallint, bigint[], boolean) is
+'Notes who waits for jobs that have completed, or died, and ends that waiting.';
 
 create function pgq._tell_waiters(
     p_slot smallint, p_ids bigint[], p_lanes bigint[], p_completed boolean
@@ -39,12 +43,11 @@ begin
         insert into pgq.hint (kind, key)
         select 'e', case when p_completed then i else -i end from unnest(p_ids) i;
         perform pgq._wake_lane(l) from unnest(p_lanes) l;
-    elsif p_completed then
-        perform pgq._release_waiters(p_slot, p_ids);
-    else
-        perform pgq._note(p_slot, 'w', array_agg(distinct -d.job_id), null)
-           from pgq.dependency d where d.on_id = any (p_ids) and d.on_dead = 'die';
+        return;
     end if;
+    perform pgq._release_waiters(p_slot, p_ids, p_completed);
+    perform pgq._note(p_slot, 'w', array_agg(distinct -d.job_id), null)
+       from pgq.dependency d where d.on_id = any (p_ids) and d.on_dead = 'die' and not p_completed;
 end
 $$;
 comment on function pgq._tell_waiters(smallint, bigint[], bigint[], boolean) is
@@ -127,14 +130,15 @@ returns void
 language plpgsql
 as $$
 declare
-    v_keys bigint[];
+    v_head constant smallint := pgq._head(); v_keys bigint[];
 begin
     with taken as (
         delete from pgq.hint h where h.kind = 'e' returning h.key
     )
     select array_agg(t.key) into v_keys from taken t;
     -- First: who is not waited for any more kills nobody.
-    perform pgq._release_waiters(pgq._head(), array(select k from unnest(v_keys) k where k > 0));
+    perform pgq._release_waiters(v_head, array(select k from unnest(v_keys) k where k > 0), true),
+            pgq._release_waiters(v_head, array(select -k from unnest(v_keys) k where k < 0), false);
     insert into pgq.hint (kind, key)
     select 'w', -d.job_id from unnest(v_keys) k join pgq.dependency d on d.on_id = -k
      where d.on_dead = 'die';

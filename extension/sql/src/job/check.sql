@@ -68,8 +68,8 @@ begin
         raise exception '"on_duplicate" must be keep, replace or error, not "%"', p_on_duplicate
             using errcode = 'invalid_parameter_value';
     end if;
-    if p_after_on_dead not in ('die', 'wait') then
-        raise exception '"after_on_dead" must be die or wait, not "%"', p_after_on_dead
+    if p_after_on_dead not in ('die', 'wait', 'run') then
+        raise exception '"after_on_dead" must be die, wait or run, not "%"', p_after_on_dead
             using errcode = 'invalid_parameter_value';
     end if;
     perform pgq._check_keys('dedupe_keys', p_dedupe_keys, p_payloads),

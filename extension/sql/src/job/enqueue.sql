@@ -106,7 +106,8 @@ comment on function
 * after: ids of jobs. The job waits until all of them have completed. A job that is no longer
   known counts as completed.
 * after_on_dead: what happens if one of these jobs dies or is cancelled. ''die'': the new job is
-  dead, too. ''wait'': the new job waits until that one is retried.
+  dead, too. ''wait'': the new job waits until that one is retried. ''run'': it starts when all
+  of them have ended.
 
 Errors:
 

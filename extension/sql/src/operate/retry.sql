@@ -47,6 +47,7 @@ begin
         v_job.group_key := v_dead.group_key;
         v_job.group_id := (pgq._group_ids(v_queue_id, array[v_dead.group_key]))[1];
         v_job.checkpoint := v_dead.checkpoint;
+        v_job.history := v_dead.history;
         v_job.is_awaited := case
             when not pgq._read_committed()
                 or exists (select from pgq.dependency d where d.on_id = v_dead.id)

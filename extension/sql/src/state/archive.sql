@@ -24,6 +24,7 @@ create table pgq.archive (
     group_key text collate "C",
     checkpoint jsonb,
     result jsonb,
+    history jsonb,
     constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
 ) partition by list (bucket);
 comment on table pgq.archive is 'Finished jobs, until they expire.';

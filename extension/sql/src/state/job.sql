@@ -62,7 +62,8 @@ create table pgq.job (
     dedupe_key text collate "C",
     dedupe_queue_id integer,
     group_key text collate "C",
-    checkpoint jsonb
+    checkpoint jsonb,
+    history jsonb
 ) partition by list (slot);
 comment on table pgq.job is
 'Live jobs.
@@ -89,6 +90,7 @@ comment on column pgq.job.is_blocked is 'Of a head: the job is dead, and its gro
 comment on column pgq.job.head_place is
 'Of a head and its copy: a place in the line before which no job stands.';
 comment on column pgq.job.dedupe_queue_id is 'The queue, if the row holds the dedupe key.';
+comment on column pgq.job.history is 'The last ten attempts that have failed: see pgq._remember.';
 
 --@ each slot
 create table pgq.job_{slot} partition of pgq.job for values in ({slot}) with (

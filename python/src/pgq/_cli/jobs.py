@@ -1,4 +1,4 @@
-"""`pgq jobs`, `pgq job`, `pgq retry` and `pgq cancel`."""
+"""`pgq jobs`, `pgq job`, `pgq retry`, `pgq cancel` and `pgq move`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgq._cli.errors import FAILED, Failure
 from pgq._cli.filters import Filter, Search, filter_options, show_groups
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
-from pgq._errors import DuplicateKey, NotPermitted
+from pgq._errors import DuplicateKey, NotClaimable, NotPermitted, NotSupported
 from pgq._models import JobState, Unreadable
 
 _STEP: Final = 100  # jobs that are changed in one transaction
@@ -338,6 +338,69 @@ async def _cancel_in_queue(client: Client, name: str, key: str | None, *, force:
     else:
         message = f"no live job has the key {key}, or it is active: then its worker is told"
         raise Failure(message)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+        pgq move 81230 81231 --priority 10
+        pgq move --queue emails --task newsletter --to bulk
+        pgq move --queue emails --task newsletter --to bulk --priority -5 --yes
+    """,
+)
+@click.argument("job_ids", type=int, nargs=-1, metavar="[ID]...")
+@filter_options("ready", "scheduled", "waiting")
+@click.option("--to", metavar="QUEUE", help="Their new queue.")
+@click.option("--priority", type=click.IntRange(-32768, 32767), help="Their new priority.")
+@click.option("--yes", is_flag=True, help="Do it, with those that the other options select.")
+def move(
+    job_ids: tuple[int, ...], *, wanted: Filter, to: str | None, priority: int | None, yes: bool
+) -> None:
+    """Give jobs that are not active another queue or priority.
+
+    With a --queue, --task or the like: shows how many and which jobs these select, and does it
+    with --yes. Jobs of groups, and those older than the new queue, stay where they are. Exits
+    with 1 if one of the ids stays.
+    """
+    selects = bool(wanted) or wanted.queue is not None
+    if bool(job_ids) == selects or (to is None and priority is None):
+        raise click.UsageError(
+            "Give ids, or --queue, --task or the like; and --to or --priority, or both."
+        )
+    _move(job_ids, wanted, to, priority, yes=yes)
+
+
+@connected
+async def _move(
+    client: Client,
+    job_ids: tuple[int, ...],
+    wanted: Filter,
+    queue: str | None,
+    priority: int | None,
+    *,
+    yes: bool,
+) -> None:
+    """Move each job in a transaction of its own: one that stays keeps no other back."""
+    is_named = bool(job_ids)
+    if not is_named:
+        found = await _matching(client, wanted, yes=yes, what="move")
+        if found is None:
+            return
+        job_ids = tuple(job["id"] for job in found)
+    moved, refused = list[int](), list[int]()
+    for job_id in job_ids:
+        try:
+            done = await client.queue().move(job_id, queue=queue, priority=priority)
+            reason = "there is no such job, or it is active or has ended"
+        except (DuplicateKey, NotClaimable, NotSupported) as exc:
+            done, reason = False, str(exc.args[0])
+        (moved if done else refused).append(job_id)
+        if not done:
+            click.echo(f"job {job_id}: {reason}", err=True)
+    if is_named:
+        _say_of_each("is moved", moved=moved, refused=refused)
+    else:
+        output.say(f"{output.jobs_are(len(moved))} moved", moved=moved, refused=refused)
 
 
 def _say_of_each(what: str, **ids: list[int]) -> None:

@@ -8,7 +8,7 @@ from pgq._cli.base import Root
 from pgq._cli.doctor import doctor
 from pgq._cli.enqueue import enqueue
 from pgq._cli.extension import install, upgrade
-from pgq._cli.jobs import cancel, job, jobs, retry
+from pgq._cli.jobs import cancel, job, jobs, move, retry
 from pgq._cli.metrics import metrics
 from pgq._cli.queues import pause, purge, queue, queues, resume, unblock
 from pgq._cli.schedules import schedule, schedules
@@ -18,7 +18,7 @@ from pgq._cli.worker import worker
 
 _SECTIONS = {
     "Work": (worker, enqueue),
-    "Jobs": (jobs, job, retry, cancel),
+    "Jobs": (jobs, job, retry, cancel, move),
     "Queues": (queues, queue, pause, resume, unblock, purge),
     "Schedules": (schedules, schedule),
     "Watch": (top, workers, health, locks, metrics),

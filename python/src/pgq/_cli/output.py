@@ -18,7 +18,7 @@ from rich.text import Text
 from pgq._cli import params
 from pgq._cli.base import settings
 
-JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result")
+JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result", "history")
 _PIPE_COLUMNS: Final = 10**9  # lines to a pipe or file are not cut
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BESIDE_THE_ERROR: Final = ("DETAIL:", "HINT:", "CONTEXT:")

@@ -76,8 +76,8 @@ def add(
 ) -> None:
     """Add a job to a queue at the times that a cron expression names.
 
-    CRON is the five fields of crontab(5), or @hourly and the like. A schedule of that name is
-    replaced.
+    CRON is the five fields of crontab(5), six with one for seconds before them, @hourly and the
+    like, or '@every 90 seconds'. A schedule of that name is replaced.
     """
     params.check_payload(payload)
     options |= {"payload": payload, "headers": params.headers_of(headers, task)}
