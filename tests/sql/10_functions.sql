@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(53);
+select plan(54);
 \ir support/member.psql
 
 create temp table expected (declaration text, returns text);
@@ -106,6 +106,7 @@ insert into expected values
 ('pgq_revoke(queue text, role name, '
  'privileges text[] DEFAULT ''{enqueue,consume,observe,manage}''::text[])', 'void'),
 ('pgq_maintain()', 'void'),
+('pgq_set_shard(shard integer)', 'void'),
 ('pgq_version()', 'text');
 
 create temp table actual as

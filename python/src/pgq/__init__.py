@@ -25,6 +25,7 @@ from pgq._errors import (
     UnknownJob,
     UnknownQueue,
     UnknownTask,
+    WrongShard,
     WrongTransaction,
 )
 from pgq._models import (
@@ -103,6 +104,7 @@ __all__ = [
     "UnknownTask",
     "Unreadable",
     "Worker",
+    "WrongShard",
     "WrongTransaction",
     "register",
     "task",

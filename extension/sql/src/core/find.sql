@@ -75,12 +75,12 @@ begin
     raise exception using errcode = 'PQ000';
 exception
     when sqlstate 'PQ000' then
-        perform pgq._check_moved() where job.id is null;
+        perform pgq._check_moved(), pgq._check_shard(p_id) where job.id is null;
 end
 $$;
 comment on function pgq._find(bigint) is
 'The live job of that id, unlocked, or null; in one snapshot, in which a job that is being moved '
-'is in one place. Raises 40001 if an old snapshot cannot tell.';
+'is in one place. Raises 40001 if an old snapshot cannot tell, PQ002 for one of another shard.';
 
 create function pgq._find_mine(p_id bigint, p_verb text)
 returns pgq.job

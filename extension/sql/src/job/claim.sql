@@ -156,5 +156,5 @@ comment on function @extschema@.pgq_claim(bigint, interval, text) is
 'Claims one given job, ready or with an expired lease, and leases it for timeout. Errors: 55P03 at '
 'once when another consumer holds it (the detail says which one until when) or an open transaction '
 'has it locked; P0002 unknown or finished; 55000 scheduled, waiting, expired, to be cancelled, '
-'without an attempt left, or in a queue that is paused or at a limit; 22004, 22023 and 25001 as '
-'pgq_dequeue.';
+'without an attempt left, or in a queue that is paused or at a limit; PQ002 of another shard; '
+'22004, 22023 and 25001 as pgq_dequeue.';

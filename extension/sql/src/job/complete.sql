@@ -50,7 +50,7 @@ comment on function @extschema@.pgq_complete(bigint, bigint, jsonb) is
 'Ends a job in the caller''s transaction. false: the lease is lost, nothing was changed. result '
 'is kept with the job for the queue''s keep_completed. A second session with the same receipt '
 'waits for the first one''s transaction. Errors: 22004 null receipt; 54000 the result is larger '
-'than 64 MB; 40001 under REPEATABLE READ and SERIALIZABLE.';
+'than 64 MB; PQ002 the job is of another shard; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 create function @extschema@.pgq_complete(
     ids bigint[],
@@ -112,8 +112,8 @@ comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'once; receipts whose lease is lost are left out. results: one for each receipt, null for none, '
 'kept as by pgq_complete(id, token, result); of a receipt that is given twice the first one that '
 'is not null. Errors: 22004 null array of ids or tokens, null id or token; 22023 different '
-'lengths; 54000 a result is larger than 64 MB; 40001; 40P01, rarely, where pgq_cancel_all is at '
-'the same jobs: run it again.';
+'lengths; 54000 a result is larger than 64 MB; PQ002 a job of another shard: then nothing is '
+'completed; 40001; 40P01, rarely, where pgq_cancel_all is at the same jobs: run it again.';
 
 create function pgq._complete(p_ids bigint[], p_tokens bigint[])
 returns setof bigint
@@ -212,4 +212,4 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'ended it, whatever attempts are left, and error says why. null: the lease is lost, nothing was '
 'changed. Of an error with more than 20,000 characters it keeps the first and last 10,000. Errors: '
 '22004 null receipt, retryable or cancel; 22023 negative or infinite retry_in, retry_in together '
-'with cancel; 40001.';
+'with cancel; PQ002 the job is of another shard; 40001.';

@@ -103,9 +103,9 @@ comment on function
 'waits until that one is retried (''wait''). Errors: 42704 unknown queue; 22004 null payload, '
 'queue or priority; 22003 priority; 22023 other values; 23505; 40001; 53400 the queue has '
 'max_ready jobs; 54000 the payload is longer than its max_payload or 64 MB, the headers than 1 MB, '
-'or the priority would be its 1001st; P0002 an id in after that no job has had yet; 0A000 after '
-'with a group_key; 25001 under REPEATABLE READ and SERIALIZABLE, with after, or with a dedupe_key '
-'where the queue has a dedupe_for.';
+'or the priority would be its 1001st; P0002 an id in after that no job has had yet, PQ002 one of '
+'another shard; 0A000 after with a group_key; 25001 under REPEATABLE READ and SERIALIZABLE, with '
+'after, or with a dedupe_key where the queue has a dedupe_for.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],

@@ -87,7 +87,8 @@ comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, json
 'such a lease is not renewed and comes with the expiry that it has; nobody can claim the job '
 'meanwhile. checkpoints, for which it does wait: one for each receipt, null to leave it; kept with '
 'the job for its next attempt. Errors: 22004 null array, id or token; 22023 different lengths or '
-'timeout out of range; 54000 a checkpoint is larger than 64 MB; 40001.';
+'timeout out of range; 54000 a checkpoint is larger than 64 MB; PQ002 a job of another shard; '
+'40001.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,
@@ -117,4 +118,4 @@ comment on function @extschema@.pgq_heartbeat(bigint, bigint, interval, jsonb) i
 'new expiry. null: the lease is lost. An expired lease that nobody has taken is still good. '
 'checkpoint: how far the job has come; kept with it for its next attempt (null: as before). '
 'Errors: 22004 null receipt; 22023 timeout out of range; 54000 the checkpoint is larger than 64 '
-'MB; 40001.';
+'MB; PQ002 the job is of another shard; 40001.';

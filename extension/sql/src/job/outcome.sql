@@ -34,4 +34,4 @@ comment on function @extschema@.pgq_outcome(bigint, bigint) is
 '''dead'' or ''cancelled'': the job ended so, with this receipt, or as its last lease was lost. '
 '''active'': the receipt is good. ''lost'': the job goes on, or has ended, without it; perhaps it '
 'was given back or failed with it. null: nothing is kept of the job. Errors: 22004 null receipt; '
-'40001.';
+'PQ002 the job is of another shard; 40001.';

@@ -62,7 +62,8 @@ revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from pu
 comment on function @extschema@.pgq_release(bigint, bigint, interval) is
 'Gives a job back in the caller''s transaction: ready at once, or after delay; the attempt does '
 'not count. If pgq_cancel was called for it, it is cancelled. false: the lease is lost, nothing '
-'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; 40001.';
+'was changed. Errors: 22004 null receipt or delay; 22023 negative or infinite delay; PQ002 the job '
+'is of another shard; 40001.';
 
 create function @extschema@.pgq_release_unheld(
     worker text,

@@ -49,7 +49,7 @@ comment on function @extschema@.pgq_cancel(bigint, boolean) is
 'for the queue''s keep_dead. false: it is finished or unknown, or it is active: then its worker is '
 'told at its next heartbeat, and there is no other attempt. force: an active job is cancelled, '
 'too, and its receipt is good for nothing any more. Waits for a transaction that is about to '
-'claim, pop or end it. Errors: 22004 null argument; 40001.';
+'claim, pop or end it. Errors: 22004 null argument; PQ002 the job is of another shard; 40001.';
 
 create function @extschema@.pgq_cancel_key(
     queue text,

@@ -82,6 +82,7 @@ begin
         select from pgq.archive a join pgq.queue q on q.name = a.queue
          where a.id = pgq_retry.id and pgq._may(q.id, 'manage')
     ) then
+        perform pgq._check_shard(id);
         return false;
     end if;
     perform pgq._revive(array[id], false);
@@ -103,7 +104,8 @@ $$;
 revoke all on function @extschema@.pgq_retry(bigint) from public;
 comment on function @extschema@.pgq_retry(bigint) is
 'Makes a dead job ready again, with all its attempts, in the caller''s transaction. false: there '
-'is no dead job of that id. Errors: 22004 null id; 23505 a live job has its dedupe key.';
+'is no dead job of that id. Errors: 22004 null id; 23505 a live job has its dedupe key; PQ002 it '
+'is of another shard.';
 
 create function @extschema@.pgq_retry_dead(
     queue text,

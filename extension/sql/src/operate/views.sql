@@ -255,7 +255,8 @@ begin
     if v_job.id is not null and pgq._may(v_whole.queue_id, 'observe') then
         return next v_job;
     else
-        perform pgq._check_moved();  -- whether there is none, or it is hidden
+        -- Whether there is none, or it is hidden.
+        perform pgq._check_moved(), pgq._check_shard(id);
     end if;
 end
 $$;
@@ -263,7 +264,7 @@ revoke all on function @extschema@.pgq_get(bigint) from public;
 comment on function @extschema@.pgq_get(bigint) is
 'One job, live or archived, as pgq_jobs shows it; no row if it is unknown, or of a queue that the '
 'caller may not observe. Some index look-ups for each priority in use, however many jobs there '
-'are; leaves no lock. Errors: 22004 null id; 40001.';
+'are; leaves no lock. Errors: 22004 null id; PQ002 the job is of another shard; 40001.';
 
 create view @extschema@.pgq_schedules with (security_barrier) as
 select s.name, s.cron, s.timezone, q.name as queue, s.paused, s.next_at, s.last_at, s.missed,
