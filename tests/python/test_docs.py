@@ -39,6 +39,7 @@ RUN_ELSEWHERE = {
     "install.md",
     "playground.md",
     "python.md",
+    "scaling.md",
 }
 
 FENCE = re.compile(
