@@ -254,7 +254,7 @@ async def test_what_a_worker_of_several_databases_refuses(pools: list[asyncpg.Po
     with pytest.raises(ValueError, match="either pool or pools"):
         pgq.Worker(pools[0], pools=pools)
     with pytest.raises(ValueError, match="for one database"):
-        pgq.Worker(pools=pools, connect=asyncpg.connect)
+        await pgq.Worker(connect=asyncpg.connect).run(pools=pools)
     with pytest.raises(TypeError, match="pools must be Sequence"):
         pgq.Worker(pools=pools[0])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="less than one per database"):

@@ -46,8 +46,8 @@ class SharedOption(click.Option):
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if isinstance(value, tuple):
-        value = " ".join(value) or None  # a URL has no blanks
+    if parameter.multiple:
+        value = " ".join(value or ()) or None  # a URL has no blanks
     if value is not None:
         setattr(context.find_root().ensure_object(Settings), str(parameter.name), value)
 

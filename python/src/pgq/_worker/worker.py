@@ -9,18 +9,27 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import asyncpg
 
 from pgq._calls import Dumps, Executor
+from pgq._driver import AnyAsyncSession
 from pgq._errors import expect
 from pgq._models import Job
 from pgq._queue import DEFAULT_TIMEOUT, Queue
 from pgq._rows import Loads, read_json
 from pgq._task import Task
 from pgq._worker.child import LOADED
-from pgq._worker.config import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Settings
+from pgq._worker.config import (
+    AfterHook,
+    BeforeHook,
+    Consumer,
+    ErrorHook,
+    Middleware,
+    Sessions,
+    Settings,
+)
 from pgq._worker.heartbeat import Connect, connect_like
 from pgq._worker.run import QueueT, Run
 from pgq._worker.shards import Shards, share
@@ -92,6 +101,9 @@ class Worker:
             again, and the attempt is not counted. All else that a worker writes is durable.
         connect: opens the worker's own connections, one of them on another loop than the pool's.
             By default it connects with the pool's arguments, without its `init` and `setup`.
+        sessions: an async_sessionmaker of SQLAlchemy. Handlers with `transaction` get a session
+            of it instead of a connection, and flush; the worker commits. None (the default) for
+            connections of the pool.
         dumps: makes JSON text of results; `json.dumps` by default.
         loads: reads the JSON text of payloads, headers and checkpoints; by default as
             `json.loads` does.
@@ -99,7 +111,7 @@ class Worker:
     Raises:
         TypeError: an argument is of a wrong type.
         ValueError: poll_interval or call_timeout is not positive, or grace is negative; there are
-            `pools` beside `pool` or `connect`.
+            `pools` beside `pool`.
     """
 
     def __init__(
@@ -116,6 +128,7 @@ class Worker:
         listen: bool = True,
         durable_claims: bool = False,
         connect: Connect | None = None,
+        sessions: Sessions | None = None,
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
@@ -128,8 +141,10 @@ class Worker:
             raise ValueError("poll_interval and call_timeout must be positive")
         if grace < _NO_TIME:
             raise ValueError("grace must not be negative")
-        if len(pools) > 1 and connect is not None:
-            raise ValueError("connect is for one database, and there are several pools")
+        if sessions is not None:
+            from pgq._worker import session  # noqa: PLC0415 it needs an extra
+
+            session.check(sessions)
         self._pools = pools
         self._connect = connect
         self._schema = schema
@@ -145,6 +160,7 @@ class Worker:
             grace_seconds=grace.total_seconds(),
             listens=listen,
             durable_claims=durable_claims,
+            sessions=sessions,
             dumps=dumps,
             middleware=self._middleware,
             before=self._before,
@@ -338,8 +354,8 @@ class Worker:
                 `abort`. In another thread than the main one they are left alone, too.
 
         Raises:
-            ValueError: there is no pool, or one that is too small, no handler for a queue, or less
-                concurrency than there are databases.
+            ValueError: there is no pool, or one that is too small, no handler for a queue; for
+                several databases less concurrency than one each, `connect` or `sessions`.
             RuntimeError: the worker runs already, or in a process of a handler, which imports the
                 main module.
             NotSupported: the extension is of a version that this package is not for.
@@ -368,7 +384,13 @@ class Worker:
         """
         await self._run_once(_pools(pool, pools), handle_signals=False, until_idle=True)
 
-    async def run_job(self, job_id: int, *, connection: Executor) -> bool:
+    async def run_job(
+        self,
+        job_id: int,
+        *,
+        connection: Executor | None = None,
+        session: AnyAsyncSession | None = None,
+    ) -> bool:
         """Claim one job, have it handled and write what became of it, all on one connection.
 
         This is for tests, which may roll all of it back. Nothing renews the lease meanwhile.
@@ -377,6 +399,8 @@ class Worker:
             job_id: of one of the worker's queues.
             connection: a connection, whose open transaction all of that joins (a handler with
                 `transaction` gets it, in a savepoint), or a pool.
+            session: an AsyncSession of SQLAlchemy, in place of the connection, for a worker with
+                `sessions`.
 
         Returns:
             False if the job cannot be claimed: it is scheduled or waiting, or has ended.
@@ -386,8 +410,15 @@ class Worker:
             UnknownTask: the worker has none for the job; the attempt has failed.
             LeaseLost: the handler, or somebody else, has ended the job.
         """
-        queue = self._new_queue(connection, Queue)
-        return await Single(self._settings, queue, connection, self._consumers).run(job_id)
+        if (connection is None) == (session is None):
+            raise TypeError("either a connection or a session is needed")
+        executor: Any = connection
+        if session is not None:
+            from pgq.sqlalchemy import AsyncDriver  # noqa: PLC0415 it needs an extra
+
+            executor = AsyncDriver(cast("Any", session))
+        queue = self._new_queue(executor, Queue)
+        return await Single(self._settings, queue, executor, self._consumers).run(job_id)
 
     def _new_queue(
         self, executor: Executor, kind: type[QueueT], name: str = "default", /
@@ -420,7 +451,9 @@ class Worker:
             )
         if not pools:
             raise ValueError("the worker has no pool")
-        _check_size(pools, self._consumers)
+        if len(pools) > 1 and (self._connect or self._settings.sessions) is not None:
+            raise ValueError("connect and sessions are for one database, and there are several")
+        _check_size(pools, self._settings, self._consumers)
         new_runs = [
             partial(self._new_run, pool, share(self._consumers, shard, len(pools)), until_idle)
             for shard, pool in enumerate(pools)
@@ -465,7 +498,9 @@ def _pools(
     return [pool] if pool is not None else list(pools)
 
 
-def _check_size(pools: Sequence[asyncpg.Pool[Any]], consumers: Mapping[str, Consumer]) -> None:
+def _check_size(
+    pools: Sequence[asyncpg.Pool[Any]], settings: Settings, consumers: Mapping[str, Consumer]
+) -> None:
     """Refuse a pool that is too small for the handlers, and queues without any."""
     handled = [task for consumer in consumers.values() for task in consumer.all_tasks()]
     if not handled:
@@ -475,6 +510,7 @@ def _check_size(pools: Sequence[asyncpg.Pool[Any]], consumers: Mapping[str, Cons
             raise ValueError(f"the worker has no handler for queue {queue!r}")
         if consumer.concurrency < len(pools):
             raise ValueError(f"the concurrency of queue {queue!r} is less than one per database")
-    needed = 3 if any(task.transaction for task in handled) else 2
+    in_pool = settings.sessions is None and any(task.transaction for task in handled)
+    needed = 3 if in_pool else 2
     if any(pool.get_max_size() < needed for pool in pools):
         raise ValueError(f"the worker needs a pool of at least {needed} connections")
