@@ -8,6 +8,7 @@ PGQ_TEST_OPTIONS ?=
 PGQ_EXPLORE      ?=
 PGQ_CHAOS        ?=
 PGQ_CHAOS_OPTIONS ?=
+PGQ_SHARD_JOBS   ?= 50000
 PGQ_FRESH        ?= bookworm trixie
 PGQ_FRESH_USER   ?= ordinary root
 PGQ_FRESH_RUN    ?= make test demo
@@ -40,8 +41,8 @@ PGQ_PGSPOT       := --no-plpgsql --ignore PS005
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site explore history chaos mutants model lint format \
-    docs playground reference bench freeze install uninstall installcheck dist deb clean
+    test-installs test-clients test-docker test-site shards explore history chaos mutants model lint \
+    format docs playground reference bench freeze install uninstall installcheck dist deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -105,6 +106,10 @@ explore: dev-setup build ## try all interleavings of every pair of calls, PGQ_EX
 
 chaos: dev-setup build ## kill, stall and starve pgq under load, PGQ_CHAOS="worker_kill failover"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.chaos $(PGQ_CHAOS_OPTIONS) $(PGQ_CHAOS)
+
+shards: dev-setup build ## test several databases with a front, PGQ_SHARD_JOBS=50000
+	PGQ_SHARD_JOBS=$(PGQ_SHARD_JOBS) $(PGQ_PYTHON) tools/run_tests.py --version 18 --only python \
+	    -- tests/python/test_shards.py
 
 history: dev-setup build ## judge a long random load and the sizes of the tables, HISTORY="--seed 7"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.history $(HISTORY)

@@ -5,9 +5,9 @@ adds what the tests and the documentation need, and `bootstrap.py lint` the chec
 `bootstrap.py bench` makes another one for the benchmarks, with the queues that they compare.
 Python packages are installed only if their hashes are those of requirements/. Nothing of the
 machine is changed, nothing is left outside of the project, and root is not needed: on Debian and
-its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PgBouncer, Prometheus, and pip or parts of Perl
-where they are left out, are downloaded as packages and unpacked in the cache, with the libraries
-that the machine lacks. Other systems have to have them installed. Whatever is fetched is checked:
+its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PL/Proxy, PgBouncer, Prometheus, and pip or parts
+of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
+libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is checked:
 a program or library that misses another one ends the set-up, and the error says what to install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
@@ -222,7 +222,7 @@ def pg_prove() -> tuple[list[str], dict[str, str]]:
 
 def _fetch_test_tools() -> None:
     if DEBIAN.exists():
-        has_all = any(DEBIAN.glob("usr/lib/postgresql/*/lib/pg_cron.so"))
+        has_all = any(DEBIAN.glob("usr/lib/postgresql/*/lib/plproxy.so"))
         if has_all and not missing_libraries(DEBIAN):
             return
         shutil.rmtree(DEBIAN)
@@ -231,12 +231,13 @@ def _fetch_test_tools() -> None:
     if shutil.which("apt-get") is None:
         _check_test_tools_installed()
         return
-    _say("fetching pgTAP, pg_prove, plpgsql_check and pg_cron")
+    _say("fetching pgTAP, pg_prove, plpgsql_check, pg_cron and PL/Proxy")
     patterns = [
         "libtap-parser-sourcehandler-pgtap-perl",
         "postgresql-{}-pgtap",
         "postgresql-{}-plpgsql-check",
         "postgresql-{}-cron",
+        "postgresql-{}-plproxy",
     ]
     if not _succeeds("perl", "-e", "require TAP::Harness"):
         release = ".".join(_output("perl", "-e", "print $^V").lstrip("v").split(".")[:2])
@@ -245,7 +246,7 @@ def _fetch_test_tools() -> None:
 
 
 def _check_test_tools_installed() -> None:
-    names = ("pgtap", "plpgsql_check", "pg_cron")
+    names = ("pgtap", "plpgsql_check", "pg_cron", "plproxy")
     missing = [name for name in names if not extension_files(name)]
     missing += [] if shutil.which("pg_prove") else ["pg_prove"]
     if missing:

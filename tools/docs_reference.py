@@ -59,7 +59,7 @@ TOPICS: Final = {
     "Sleep": ["channel", "wait", "wake"],
     "Watched tables": ["watch", "unwatch", "check_watch", "enqueue_row"],
     "Privileges": ["grant", "revoke"],
-    "Other": ["maintain", "version"],
+    "Other": ["maintain", "set_shard", "version"],
 }
 
 SETUP: Final = """

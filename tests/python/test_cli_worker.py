@@ -13,8 +13,10 @@ from typing import Any
 import pgq
 import pytest
 from pgq._cli.supervisor import Supervisor
+from pgserver import Server
 
 from .cli_session import Running, running
+from .conftest import TEMPLATE
 from .pages import read, snippets
 from .sessions import Connection, until, within
 from .sessions import started as begun
@@ -110,6 +112,26 @@ async def started(running: Running) -> int:
     """Return the process that the supervisor starts next."""
     line = await running.logged('"message": "process [0-9]+ starts"')
     return int(line["message"].split()[1])
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_worker_works_off_several_databases(
+    dsn: dict[str, Any], server: Server, queue: pgq.Queue, shop: Path, processes: str
+) -> None:
+    here, there = dsn["database"], f"{dsn['database']}_there"
+    server.psql(f"create database {there} template {TEMPLATE}")
+    await queue.enqueue("here")
+    server.psql("select pgq_enqueue('\"there\"')", database=there)
+    databases = ["--dsn", f"postgresql:///{here}", "--dsn", f"postgresql:///{there}"]
+    options = [*databases, "--processes", processes, "--log-json"]
+    async with running(dsn, "worker", "shop:worker", *options, cwd=shop) as worker:
+        lines = [await has_run(worker, "(here|there)") for _ in range(2)]
+        assert {line["message"] for line in lines} == {"worked on here", "worked on there"}
+        assert await worker.terminated() == 0
+    async with running(dsn, "worker", "shop:make", *databases, cwd=shop) as worker:
+        assert await worker.ended() == 2
+        assert "several databases need a pgq.Worker" in worker.lines[-1]
+    server.psql(f"drop database {there} with (force)")
 
 
 @pytest.mark.parametrize("attribute", ["worker", "make", "managed"])

@@ -42,6 +42,7 @@ RUN_ELSEWHERE = {
     "install.md",
     "playground.md",
     "python.md",
+    "scaling.md",
 }
 
 FENCE = re.compile(

@@ -49,6 +49,7 @@ QUOTED_ROLE: Final = '"An ""odd"" role"'
 # In this order: each line may build on those before it.
 JOBS: Final = """
 set pgq.slot_size = 8192;
+select pgq_set_shard(5);
 select pgq_configure_queue('default', max_attempts => 7, keep_completed => '1 hour');
 select pgq_create_queue('kept', dedupe_for => '1 day');
 select pgq_create_queue('blocking', group_on_dead => 'block');

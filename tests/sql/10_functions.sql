@@ -107,6 +107,7 @@ insert into expected values
 ('pgq_revoke(queue text, role name, '
  'privileges text[] DEFAULT ''{enqueue,consume,observe,manage}''::text[])', 'void'),
 ('pgq_maintain()', 'void'),
+('pgq_set_shard(shard integer)', 'void'),
 ('pgq_version()', 'text');
 
 create temp table actual as

@@ -26,6 +26,7 @@ from pgq._errors import (
     UnknownJob,
     UnknownQueue,
     UnknownTask,
+    WrongShard,
     WrongTransaction,
 )
 from pgq._models import (
@@ -111,6 +112,7 @@ __all__ = [
     "UnknownTask",
     "Unreadable",
     "Worker",
+    "WrongShard",
     "WrongTransaction",
     "register",
     "task",

@@ -406,3 +406,16 @@ class Admin(Calls):
             WrongTransaction: the transaction is not READ COMMITTED.
         """
         await self._value(connection, _sql.MAINTAIN)
+
+    async def set_shard(self, shard: int, *, connection: Connection | None = None) -> None:
+        """Make the database a shard of several, whose number is part of the ids of its jobs.
+
+        Called once, before the first job; again with the same number it does nothing.
+
+        Args:
+            shard: its number, from 0 (as without the call) to 16383.
+
+        Raises:
+            NotClaimable: it is another shard, or jobs have been there.
+        """
+        await self._value(connection, _sql.SET_SHARD, shard)

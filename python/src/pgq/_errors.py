@@ -93,11 +93,18 @@ class JobHeld(Error):
 
 
 class NotClaimable(Error):
-    """The job cannot be claimed now; or a table cannot be watched: it has no primary key."""
+    """The job cannot be claimed now; a table without a primary key cannot be watched.
+
+    Or a database cannot become another shard.
+    """
 
 
 class LeaseLost(Error):
     """The receipt is stale: somebody else may have the job now."""
+
+
+class WrongShard(Error):
+    """The job is of another shard; the hint says of which one."""
 
 
 class NotSupported(Error):
@@ -193,6 +200,7 @@ _BY_SQLSTATE: Final[dict[str, type[Error]]] = {
     "55P03": JobHeld,
     "P0002": UnknownJob,
     "PQ001": LeaseLost,
+    "PQ002": WrongShard,
 }
 
 _INSTALL_HINT: Final = (

@@ -210,6 +210,7 @@ WHOSE = """
     where d.datname = current_database() and r.rolname = session_user"""
 NOTIFY = "select pg_notify($1::text, '')"
 MAINTAIN = "select @pgq_maintain()"
+SET_SHARD = "select @pgq_set_shard(shard => $1::int)"
 QUEUES = """
     select current_database() as database, queue, ready, scheduled, waiting, active, dead,
            coalesce(extract(epoch from oldest_ready_age), 0)::float8 as oldest_ready_seconds

@@ -91,6 +91,25 @@ end;
 comment on function pgq._is_kept(bigint) is
 'Whether the queue of a token kept completed jobs, or the job has a group.';
 
+-- An id is the number of its shard << 48, and a number of pgq.number below that.
+create function pgq._shard_of(p_id bigint)
+returns integer
+language sql
+immutable
+begin atomic
+    select (p_id >> 48)::integer;
+end;
+comment on function pgq._shard_of(bigint) is 'The shard of a job.';
+
+create function pgq._first_id(p_shard integer)
+returns bigint
+language sql
+immutable
+begin atomic
+    select (p_shard::bigint << 48) + 1;
+end;
+comment on function pgq._first_id(integer) is 'The first id of a shard.';
+
 create function pgq._read_committed()
 returns boolean
 language sql

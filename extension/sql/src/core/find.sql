@@ -80,14 +80,14 @@ begin
     raise exception using errcode = 'PQ000';
 exception
     when sqlstate 'PQ000' then
-        perform pgq._check_moved() where job.id is null;
+        perform pgq._check_moved(), pgq._check_shard(p_id) where job.id is null;
 end
 $$;
 comment on function pgq._find(bigint) is
 'Returns the live job with an id, unlocked, or null.
 
 In one snapshot, in which a job that is being moved is in one place. Raises 40001 if an old
-snapshot cannot tell.';
+snapshot cannot tell, PQ002 for a job of another shard.';
 
 create function pgq._find_mine(p_id bigint, p_verb text)
 returns pgq.job

@@ -28,7 +28,7 @@ begin
         end case;
         exit when job.id is not null;
     end loop;
-    perform pgq._check_moved() where job.id is null;
+    perform pgq._check_moved(), pgq._check_shard(p_id) where job.id is null;
 end
 $$;
 comment on function pgq._settle(bigint, bigint) is
@@ -181,7 +181,7 @@ begin
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
-    perform pgq._check_moved() where v_left > 0;
+    perform pgq._check_moved(), pgq._check_shard(i) from unnest(p_ids) i where v_left > 0;
 end
 $$;
 comment on function pgq._complete(bigint[], bigint[], jsonb[], integer[], integer) is

@@ -31,6 +31,7 @@ begin
             using errcode = 'active_sql_transaction',
                   detail = 'An older snapshot does not show which jobs have ended.';
     end if;
+    perform pgq._check_shard(a) from unnest(p_after) a;
     select a into v_id
       from unnest(p_after) a
      where a < 1 or a > coalesce(pg_sequence_last_value('pgq.number'), 0);
@@ -41,7 +42,7 @@ begin
 end
 $$;
 comment on function pgq._check_after(bigint[], text[]) is
-'Raises 22004, 0A000, 25001 or P0002; a null array passes.';
+'Raises 22004, 0A000, 25001, PQ002 or P0002; a null array passes.';
 
 create function pgq._may_await(p_id bigint)
 returns boolean

@@ -171,4 +171,5 @@ Errors:
   its queue is paused or at a limit.
 * 55P03: another consumer holds the job (the detail says which one, until when), or an open
   transaction has locked it.
-* P0002: the job is unknown or finished.';
+* P0002: the job is unknown or finished.
+* PQ002: the job is of another shard.';

@@ -58,7 +58,8 @@ Errors:
 
 * 22004: the id or the token is null.
 * 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
-* 54000: the result is larger than 64 MB.';
+* 54000: the result is larger than 64 MB.
+* PQ002: the job is of another shard.';
 
 create function @extschema@.pgq_complete(
     ids bigint[],
@@ -129,7 +130,8 @@ Errors:
 * 22023: the arrays have different lengths.
 * 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
 * 40P01: rarely, pgq_cancel_all works on the same jobs. Run the transaction again.
-* 54000: a result is larger than 64 MB.';
+* 54000: a result is larger than 64 MB.
+* PQ002: the job is of another shard.';
 
 create function pgq._complete(p_ids bigint[], p_tokens bigint[])
 returns setof bigint

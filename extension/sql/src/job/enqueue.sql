@@ -123,7 +123,8 @@ Errors:
 * 53400: the queue has max_ready jobs.
 * 54000: the payload is longer than max_payload of the queue or 64 MB, the headers are longer
   than 1 MB, or the queue has 1,000 other priorities.
-* P0002: no job has had an id in after yet.';
+* P0002: no job has had an id in after yet.
+* PQ002: an id in after is of another shard.';
 
 create function @extschema@.pgq_enqueue_many(
     payloads jsonb[],

@@ -97,7 +97,8 @@ Errors:
 * 22004: an array of ids or tokens, an id or a token is null.
 * 22023: the arrays have different lengths, or the timeout is out of range.
 * 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
-* 54000: a checkpoint is larger than 64 MB.';
+* 54000: a checkpoint is larger than 64 MB.
+* PQ002: the job is of another shard.';
 
 create function @extschema@.pgq_heartbeat(
     id bigint,
@@ -137,4 +138,5 @@ Errors:
 * 22004: the id or the token is null.
 * 22023: the timeout is out of range.
 * 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
-* 54000: the checkpoint is larger than 64 MB.';
+* 54000: the checkpoint is larger than 64 MB.
+* PQ002: the job is of another shard.';

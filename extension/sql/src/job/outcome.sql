@@ -42,4 +42,5 @@ comment on function @extschema@.pgq_outcome(bigint, bigint) is
 Errors:
 
 * 22004: the id or the token is null.
-* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* PQ002: the job is of another shard.';

@@ -70,7 +70,8 @@ Errors:
 
 * 22004: the id, the token or the delay is null.
 * 22023: the delay is negative or infinite.
-* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* PQ002: the job is of another shard.';
 
 create function @extschema@.pgq_release_unheld(
     worker text,

@@ -57,7 +57,8 @@ about to claim, pop or end the job.
 Errors:
 
 * 22004: an argument is null.
-* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* PQ002: the job is of another shard.';
 
 create function @extschema@.pgq_cancel_key(
     queue text,

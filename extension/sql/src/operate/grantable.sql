@@ -61,7 +61,8 @@ select v.verb, null::oid as view,
                'pgq_unschedule(text)',
                'pgq_grant(text, name, text[])',
                'pgq_revoke(text, name, text[])',
-               'pgq_maintain()'
+               'pgq_maintain()',
+               'pgq_set_shard(integer)'
            ]),
            ('any', array['pgq_version()'])
        ) v (verb, names),

@@ -119,7 +119,8 @@ begin
     if v_job.id is not null and pgq._may(v_whole.queue_id, 'observe') then
         return next v_job;
     else
-        perform pgq._check_moved();  -- whether there is none, or it is hidden
+        -- Whether there is none, or it is hidden.
+        perform pgq._check_moved(), pgq._check_shard(id);
     end if;
 end
 $$;
@@ -135,4 +136,5 @@ leaves no lock.
 Errors:
 
 * 22004: the id is null.
-* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* PQ002: the job is of another shard.';

@@ -85,6 +85,7 @@ begin
         select from pgq.archive a join pgq.queue q on q.name = a.queue
          where a.id = pgq_retry.id and pgq._may(q.id, 'manage')
     ) then
+        perform pgq._check_shard(id);
         return false;
     end if;
     perform pgq._revive(array[id], false);
@@ -114,7 +115,8 @@ The job has all its attempts again.
 Errors:
 
 * 22004: the id is null.
-* 23505: a live job has its dedupe key.';
+* 23505: a live job has its dedupe key.
+* PQ002: the job is of another shard.';
 
 create function @extschema@.pgq_retry_dead(
     queue text,

@@ -46,15 +46,20 @@ class SharedOption(click.Option):
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if parameter.multiple:
+        value = " ".join(value or ()) or None  # a URL has no blanks
     if value is not None:
         setattr(context.find_root().ensure_object(Settings), str(parameter.name), value)
 
 
-def _shared_options(dsn_variable: str | None = None) -> list[click.Parameter]:
+def _shared_options(
+    dsn_variable: str | None = None, *, many_dsns: bool = False
+) -> list[click.Parameter]:
     return [
         SharedOption(
             ["--dsn"],
             metavar="URL",
+            multiple=many_dsns,
             envvar=dsn_variable,
             callback=_keep,
             expose_value=False,
@@ -92,12 +97,21 @@ class Command(click.Command):
     Args:
         examples: command lines, one a line; the help ends with them.
         has_json: False leaves out --json.
+        many_dsns: --dsn may be given several times; `Settings.dsn` has blanks in between.
     """
 
-    def __init__(self, *args: Any, examples: str, has_json: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: str,
+        has_json: bool = True,
+        many_dsns: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = [line.strip() for line in examples.strip().splitlines()]
-        self.params += [option for option in _shared_options() if has_json or option.name != "json"]
+        options = _shared_options(many_dsns=many_dsns)
+        self.params += [option for option in options if has_json or option.name != "json"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then the shared ones."""

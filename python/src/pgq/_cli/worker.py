@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
@@ -44,8 +44,10 @@ log = logging.getLogger("pgq")
 @click.command(
     cls=Command,
     has_json=False,
+    many_dsns=True,
     examples="""
         pgq worker shop.jobs:worker
+        pgq worker shop.jobs:worker --dsn postgresql://a/shop --dsn postgresql://b/shop
         pgq worker shop.jobs:worker --processes 4 --log-json
         pgq worker shop.jobs:make_worker --reload --log-level debug
         pgq worker shop.jobs:worker --health 0.0.0.0:8080
@@ -98,6 +100,9 @@ def worker(
     TARGET is module:attribute. The attribute is a pgq.Worker made without a pool, or a function
     that is called with a pool and returns a pgq.Worker or an async context manager of one.
     Modules are found from the current directory, as with python -m.
+
+    With several --dsn, or several URLs with blanks between them in PGQ_DSN, a pgq.Worker works
+    off all of these databases: each gets the same share of its concurrency.
 
     On a signal the worker claims no more, and its handlers may finish; a second one ends them at
     once. The log goes to stderr. With several processes, one that dies is started again after a
@@ -197,23 +202,32 @@ async def _serve(
     options: Settings,
     target: _Target,
     pool_size: int,
-    run: Callable[[Worker, asyncpg.Pool[Any] | None], Awaitable[None]],
+    run: Callable[[Worker, list[asyncpg.Pool[Any]]], Awaitable[None]],
 ) -> None:
-    async with asyncpg.create_pool(
-        options.dsn,
-        min_size=0,
-        max_size=pool_size,
-        server_settings=server_settings(options, "pgq worker"),
-    ) as pool:
+    dsns: list[str | None] = [*(options.dsn or "").split()]
+    async with AsyncExitStack() as stack:
+        pools = [
+            await stack.enter_async_context(
+                asyncpg.create_pool(
+                    dsn,
+                    min_size=0,
+                    max_size=pool_size,
+                    server_settings=server_settings(options, "pgq worker"),
+                )
+            )
+            for dsn in dsns or [None]
+        ]
         if isinstance(target, Worker):
-            await run(target, pool)
+            await run(target, pools)
             return
-        made = target(pool)
+        if len(pools) > 1:
+            raise Misuse("several databases need a pgq.Worker, not a function that takes a pool")
+        made = target(pools[0])
         if isinstance(made, Worker):
-            await run(made, None)
+            await run(made, [])
         elif isinstance(made, AbstractAsyncContextManager):
             async with cast("AbstractAsyncContextManager[Worker]", made) as entered:
-                await run(entered, None)
+                await run(entered, [])
         elif inspect.iscoroutine(made):
             made.close()
             message = (
@@ -229,13 +243,13 @@ async def _serve(
 
 
 async def _run(
-    probes: Probes, worker: Worker, pool: asyncpg.Pool[Any] | None, *, supervised: bool
+    probes: Probes, worker: Worker, pools: list[asyncpg.Pool[Any]], *, supervised: bool
 ) -> None:
     probes.worker = worker
     if supervised:
         _obey_supervisor(worker)
     try:
-        await worker.run(pool)
+        await worker.run(pools=pools)
     except ValueError as exc:
         if isinstance(exc, pgq.Error):  # of the server, or its data
             raise

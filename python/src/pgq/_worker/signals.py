@@ -8,9 +8,15 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pgq._worker.run import Run
+
+class Signalled(Protocol):
+    """What a signal stops."""
+
+    def signalled(self, number: int) -> None:
+        """Stop, or abort what was stopped before."""
+        ...
 
 
 class Signals:
@@ -20,11 +26,11 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[Signalled] = []
         self._before: dict[signal.Signals, Any] = {}
 
     @contextmanager
-    def stop(self, run: Run) -> Generator[None, None, None]:
+    def stop(self, run: Signalled) -> Generator[None, None, None]:
         """Let them stop a run while the block lasts."""
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
-from types import NoneType
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import asyncpg
@@ -34,6 +33,7 @@ from pgq._worker.config import (
 from pgq._worker.health import Health
 from pgq._worker.heartbeat import Connect, connect_like
 from pgq._worker.run import QueueT, Run
+from pgq._worker.shards import Shards, share
 from pgq._worker.signals import signals
 from pgq._worker.single import Single
 
@@ -84,6 +84,10 @@ class Worker:
     Args:
         pool: an asyncpg pool; it needs no codec. None (the default) leaves it to `run`.
         tasks: what it handles; more are added by `add` and `handler`.
+        pools: instead of a pool, those of several databases, which share the jobs: each gets the
+            same share of the concurrency and the prefetch of a queue. One that is away costs the
+            others nothing, and is taken up again. A worker has the connections and threads that
+            it needs once for each.
         schema: where the pgq functions are; None (the default) leaves it to search_path.
         name: what operators see; host name and process id by default.
         poll_interval: the wait after a claim that found too few jobs, give or take a quarter,
@@ -107,7 +111,8 @@ class Worker:
 
     Raises:
         TypeError: an argument is of a wrong type.
-        ValueError: poll_interval or call_timeout is not positive, or grace is negative.
+        ValueError: poll_interval or call_timeout is not positive, or grace is negative; there are
+            `pools` beside `pool`.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Worker:
         pool: asyncpg.Pool[Any] | None = None,
         tasks: Iterable[Task[Any, Any]] = (),
         *,
+        pools: Sequence[asyncpg.Pool[Any]] = (),
         schema: str | None = None,
         name: str | None = None,
         poll_interval: timedelta = timedelta(milliseconds=250),
@@ -127,7 +133,7 @@ class Worker:
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
-        _expect_pool(pool)
+        pools = _pools(pool, pools)
         expect("tasks", tasks, Iterable)
         expect("poll_interval", poll_interval, timedelta)
         expect("call_timeout", call_timeout, timedelta)
@@ -140,7 +146,7 @@ class Worker:
             from pgq._worker import session  # noqa: PLC0415 it needs an extra
 
             session.check(sessions)
-        self._pool = pool
+        self._pools = pools
         self._connect = connect
         self._schema = schema
         self._loads = loads
@@ -163,7 +169,7 @@ class Worker:
             error=self._error,
         )
         self._consumers: dict[str, Consumer] = {}
-        self._run: Run | None = None
+        self._run: Run | Shards | None = None
         self._stops = False
         self.add(*tasks)
 
@@ -343,7 +349,11 @@ class Worker:
     # What it is told
 
     async def run(
-        self, pool: asyncpg.Pool[Any] | None = None, *, handle_signals: bool = True
+        self,
+        pool: asyncpg.Pool[Any] | None = None,
+        *,
+        pools: Sequence[asyncpg.Pool[Any]] = (),
+        handle_signals: bool = True,
     ) -> None:
         """Work until `stop`, SIGTERM or SIGINT.
 
@@ -355,32 +365,40 @@ class Worker:
 
         Args:
             pool: an asyncpg pool, if the worker was made without.
+            pools: instead of it, those of several databases.
             handle_signals: False leaves SIGTERM and SIGINT to the caller, who has `stop` and
                 `abort`. In another thread than the main one they are left alone, too.
 
         Raises:
-            ValueError: there is no pool, or none that is large enough, or no handler for a queue.
+            ValueError: there is no pool, or one that is too small, no handler for a queue; for
+                several databases less concurrency than one each, `connect` or `sessions`.
             RuntimeError: the worker runs already, or in a process of a handler, which imports the
                 main module.
             NotSupported: the extension is of a version that this package is not for.
             Error: claims are not possible: a queue is unknown, not permitted, or pgq not installed.
                 At the start that is found before anything is claimed.
         """
-        await self._run_once(pool, handle_signals=handle_signals, until_idle=False)
+        await self._run_once(_pools(pool, pools), handle_signals=handle_signals, until_idle=False)
 
-    async def run_until_idle(self, pool: asyncpg.Pool[Any] | None = None) -> None:
+    async def run_until_idle(
+        self,
+        pool: asyncpg.Pool[Any] | None = None,
+        *,
+        pools: Sequence[asyncpg.Pool[Any]] = (),
+    ) -> None:
         """Work until no job can be claimed and all handlers have ended, as tests like it.
 
         It waits neither for jobs that are scheduled nor for those that others hold, nor for a rate
-        limit.
+        limit. Of several databases it waits for each alone.
 
         Args:
             pool: an asyncpg pool, if the worker was made without.
+            pools: instead of it, those of several databases.
 
         Raises:
             ValueError: as in `run`, like the others.
         """
-        await self._run_once(pool, handle_signals=False, until_idle=True)
+        await self._run_once(_pools(pool, pools), handle_signals=False, until_idle=True)
 
     async def run_job(
         self,
@@ -437,10 +455,9 @@ class Worker:
         self.stop()
 
     async def _run_once(
-        self, pool: asyncpg.Pool[Any] | None, *, handle_signals: bool, until_idle: bool
+        self, pools: Sequence[asyncpg.Pool[Any]], *, handle_signals: bool, until_idle: bool
     ) -> None:
-        _expect_pool(pool)
-        pool = pool or self._pool
+        pools = pools or self._pools
         if self._run is not None:
             raise RuntimeError("the worker runs already")
         if LOADED.is_set():
@@ -448,17 +465,21 @@ class Worker:
                 "the main module starts a worker when it is imported:"
                 ' put the call below `if __name__ == "__main__":`'
             )
-        if pool is None:
+        if not pools:
             raise ValueError("the worker has no pool")
-        _check_size(pool, self._settings, self._consumers)
-        run = self._run = Run(
-            self._settings,
-            pool,
-            partial(self._new_queue, pool),
-            self._connect or connect_like(pool),
-            self._consumers,
-            until_idle=until_idle,
-        )
+        if len(pools) > 1 and (self._connect or self._settings.sessions) is not None:
+            raise ValueError("connect and sessions are for one database, and there are several")
+        _check_size(pools, self._settings, self._consumers)
+        new_runs = [
+            partial(self._new_run, pool, share(self._consumers, shard, len(pools)), until_idle)
+            for shard, pool in enumerate(pools)
+        ]
+        run: Run | Shards
+        if len(new_runs) == 1:
+            run = new_runs[0]()
+        else:
+            run = Shards(self.name, new_runs, until_idle=until_idle)
+        self._run = run
         if self._stops:
             run.stop()
         try:
@@ -467,14 +488,34 @@ class Worker:
         finally:
             self._run, self._stops = None, False
 
+    def _new_run(
+        self, pool: asyncpg.Pool[Any], consumers: dict[str, Consumer], until_idle: bool, /
+    ) -> Run:
+        return Run(
+            self._settings,
+            pool,
+            partial(self._new_queue, pool),
+            self._connect or connect_like(pool),
+            consumers,
+            until_idle=until_idle,
+        )
 
-def _expect_pool(pool: object) -> None:
-    if not hasattr(pool, "get_max_size"):  # as an application's own wrapper of a pool has
-        expect("pool", pool, asyncpg.Pool, NoneType)
+
+def _pools(
+    pool: asyncpg.Pool[Any] | None, pools: Sequence[asyncpg.Pool[Any]]
+) -> Sequence[asyncpg.Pool[Any]]:
+    """Return the pools of either argument; an application's own wrapper of a pool is one, too."""
+    if pool is not None and pools:
+        raise ValueError("give either pool or pools")
+    expect("pools", pools, Sequence)
+    for each in [pool] if pool is not None else pools:
+        if not hasattr(each, "get_max_size"):
+            expect("pool", each, asyncpg.Pool)
+    return [pool] if pool is not None else list(pools)
 
 
 def _check_size(
-    pool: asyncpg.Pool[Any], settings: Settings, consumers: Mapping[str, Consumer]
+    pools: Sequence[asyncpg.Pool[Any]], settings: Settings, consumers: Mapping[str, Consumer]
 ) -> None:
     """Refuse a pool that is too small for the handlers, and queues without any."""
     handled = [task for consumer in consumers.values() for task in consumer.all_tasks()]
@@ -483,7 +524,9 @@ def _check_size(
     for queue, consumer in consumers.items():
         if not consumer.all_tasks():
             raise ValueError(f"the worker has no handler for queue {queue!r}")
+        if consumer.concurrency < len(pools):
+            raise ValueError(f"the concurrency of queue {queue!r} is less than one per database")
     in_pool = settings.sessions is None and any(task.transaction for task in handled)
     needed = 3 if in_pool else 2
-    if pool.get_max_size() < needed:
+    if any(pool.get_max_size() < needed for pool in pools):
         raise ValueError(f"the worker needs a pool of at least {needed} connections")
