@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(54);
+select plan(55);
 \ir support/member.psql
 
 create temp table expected (declaration text, returns text);

@@ -148,7 +148,7 @@ begin atomic
                         ) end;
 end;
 comment on function pgq._remember(pgq.job, text) is
-'The history of a job whose attempt has just failed, or whose lease has expired: the last ten.';
+'Returns the history of a job with the attempt that has just failed, ten at most.';
 
 create function pgq._end(p_job pgq.job, p_state text)
 returns void

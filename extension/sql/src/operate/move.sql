@@ -93,9 +93,9 @@ end
 $$;
 revoke all on function @extschema@.pgq_move(bigint, text, integer) from public;
 comment on function @extschema@.pgq_move(bigint, text, integer) is
-'Gives a job that is not active another queue or priority, in the caller''s transaction.
+'Gives a job another queue or priority, in the caller''s transaction.
 
-The job becomes the last of those that are ready there. It keeps its id, time and attempts, and
+The job must be ready, scheduled or waiting. It becomes the last of those that are ready there. It keeps its id, time and attempts, and
 has the settings of its new queue. The caller needs the privilege to manage its queue, and to
 enqueue into the new one. The call waits for a transaction that is about to claim, pop or end the
 job, or that uses its dedupe key in the new queue.
@@ -113,5 +113,7 @@ Errors:
 * 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
 * 42501: the privilege to enqueue into the new queue is missing.
 * 42704: there is no such queue.
-* 53400, 54000: as in pgq_enqueue.
+* 53400: the new queue has max_ready jobs.
+* 54000: the payload is longer than max_payload of the new queue, or the queue has 1,000 other
+  priorities.
 * 55000: the job is older than the new queue.';
