@@ -18,9 +18,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pgq._cli import extension, sql
+from pgq._cli import extension
 from pgq._cli.base import Settings, connect
 from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._operate import sql
 
 _CALL_SECONDS: Final = 10.0
 _FRESH_SECONDS: Final = 1.0

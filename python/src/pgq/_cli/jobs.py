@@ -12,14 +12,17 @@ import asyncpg
 import click
 from rich.text import Text
 
-from pgq._cli import output, params, sql
-from pgq._cli.base import Client, Command, connected, settings
+from pgq._cli import output, params
+from pgq._cli.base import Command, connected, settings
 from pgq._cli.errors import FAILED, Failure
-from pgq._cli.filters import Filter, Search, filter_options, show_groups
+from pgq._cli.filters import filter_options, show_groups
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
 from pgq._errors import DuplicateKey, NotPermitted
 from pgq._models import JobState, Unreadable
+from pgq._operate import sql, wording
+from pgq._operate.client import Client
+from pgq._operate.search import Filter, Search
 
 _STEP: Final = 100  # jobs that are changed in one transaction
 _MOST: Final = 10**9
@@ -34,7 +37,7 @@ _COLUMNS: Final = (
     Column("task"),
     Column("worker"),
     Column("payload"),
-    Column("last_error", "error", show=output.error_line),
+    Column("last_error", "error", show=wording.error_line),
 )
 
 
@@ -116,7 +119,7 @@ async def job(client: Client, job_id: int) -> None:
         if value is None or value is False:
             continue
         shown = json.dumps(value, ensure_ascii=False, indent=2) if name in JSON_COLUMNS else value
-        lines = output.text(shown).splitlines() or [""]
+        lines = wording.text(shown).splitlines() or [""]
         console.print(Text(f"{name:{width}}  {lines[0]}"), soft_wrap=True)
         for more in lines[1:]:
             console.print(Text(f"{'':{width}}  {more}"), soft_wrap=True)
@@ -175,7 +178,7 @@ async def _retry_queue(client: Client, queue: str) -> None:
         if not retried.keys().isdisjoint(ids):
             break
         retried.update(dict.fromkeys(ids))
-    output.say(f"{output.jobs_are(len(retried))} ready again", retried=list(retried), refused=[])
+    output.say(f"{wording.jobs_are(len(retried))} ready again", retried=list(retried), refused=[])
 
 
 @connected
@@ -190,10 +193,10 @@ async def _retry_matching(client: Client, wanted: Filter, *, yes: bool) -> None:
     if found is not None:
         retried = await _in_steps([job["id"] for job in found], retry)
         refused = sorted({job["id"] for job in found} - set(retried))
-        message = f"{output.jobs_are(len(retried))} ready again"
+        message = f"{wording.jobs_are(len(retried))} ready again"
         if refused:
             message += (
-                f"; {output.jobs(len(refused))} not: no longer dead, or a live job has the key"
+                f"; {wording.jobs(len(refused))} not: no longer dead, or a live job has the key"
             )
         output.say(message, retried=retried, refused=refused)
 
@@ -219,7 +222,7 @@ async def _matching(
         output.print_json({"matching": [job["id"] for job in found]})
     elif found:
         show_groups(found)
-        click.echo(f"\n{output.jobs(len(found))}: add --yes to {what} them.")
+        click.echo(f"\n{wording.jobs(len(found))}: add --yes to {what} them.")
     else:
         click.echo("There is no such job that you may observe.", err=True)
     return None
@@ -298,7 +301,7 @@ async def _cancel_matching(client: Client, wanted: Filter, *, force: bool, yes: 
         left = {job["id"]: job["state"] for job in found if job["id"] not in set(cancelled)}
         asked = [job_id for job_id, state in left.items() if state == "active" and not force]
         refused = [job_id for job_id in left if job_id not in asked]
-        message = f"{output.jobs_are(len(cancelled))} cancelled"
+        message = f"{wording.jobs_are(len(cancelled))} cancelled"
         if asked:
             message += f"; the workers of {len(asked)} active ones are told"
         output.say(message, cancelled=cancelled, asked=asked, refused=refused)
@@ -332,7 +335,7 @@ async def _is_asked(client: Client, job_id: int) -> bool:
 async def _cancel_in_queue(client: Client, name: str, key: str | None, *, force: bool) -> None:
     if key is None:
         count = await client.admin().cancel_all(name, force=force)
-        output.say(f"{output.jobs_are(count)} cancelled", queue=name, cancelled=count)
+        output.say(f"{wording.jobs_are(count)} cancelled", queue=name, cancelled=count)
     elif await client.queue(name).cancel_key(key, force=force):
         output.say(f"the job with the key {key} is cancelled", queue=name, cancelled=1)
     else:

@@ -1,4 +1,4 @@
-"""The statements of the command line that no method has; see `pgq._sql.in_schema`."""
+"""The statements of command line and dashboard that no method has; see `pgq._sql.in_schema`."""
 
 from typing import Final
 
@@ -67,6 +67,9 @@ _MATCHING: Final = """
                   and ($8::text is null or pg_catalog.jsonb_contains(m.payload, $8::jsonb))
                   and ($9::text is null or m.group_key = $9)
                   and ($10::text is null or m.worker = $10)
+                  and ($15::text is null or m.dedupe_key = $15)
+                  and ($16::text is null or pg_catalog.strpos(
+                          pg_catalog.lower(m.payload::text), pg_catalog.lower($16)) > 0)
                   and coalesce(coalesce(m.finished_at, m.claimed_at, m.enqueued_at)
                                >= coalesce($11::timestamptz, pg_catalog.now() - $12::interval),
                                true)
