@@ -14,8 +14,8 @@ from typing import Any, Concatenate, Final, ParamSpec
 import asyncpg
 import click
 
-from pgq._cli.errors import SERVER_ERRORS, Failure, ServerFailure, explain
-from pgq._operate.client import Client
+from pgq._cli.errors import Failure, ServerFailure, explain
+from pgq._operate.client import SERVER_ERRORS, Client
 
 P = ParamSpec("P")
 

@@ -13,8 +13,9 @@ from rich.text import Text
 from pgq._cli import extension, output, params
 from pgq._cli.base import Command, connect, settings
 from pgq._cli.checks import EVERYWHERE, INSTALLED, Case, Check
-from pgq._cli.errors import FAILED, SERVER_ERRORS, Failure, explain
+from pgq._cli.errors import FAILED, Failure, explain
 from pgq._operate import wording
+from pgq._operate.client import SERVER_ERRORS
 from pgq._operate.finding import Finding, Limits, Status
 from pgq._version import is_supported
 

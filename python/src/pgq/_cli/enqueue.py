@@ -14,10 +14,10 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pgq._cli import output, params
 from pgq._cli.base import Command, connected
-from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._cli.errors import Failure, explain
 from pgq._errors import Error
 from pgq._operate import wording
-from pgq._operate.client import Client
+from pgq._operate.client import SERVER_ERRORS, Client
 
 _Options: TypeAlias = "dict[str, Any]"
 

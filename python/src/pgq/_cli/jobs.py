@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, get_args
 
-import asyncpg
 import click
 from rich.text import Text
 
@@ -20,11 +18,10 @@ from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
 from pgq._errors import DuplicateKey, NotPermitted
 from pgq._models import JobState, Unreadable
-from pgq._operate import sql, wording
+from pgq._operate import bulk, sql, wording
 from pgq._operate.client import Client
 from pgq._operate.search import Filter, Search
 
-_STEP: Final = 100  # jobs that are changed in one transaction
 _MOST: Final = 10**9
 
 _COLUMNS: Final = (
@@ -184,10 +181,7 @@ async def _retry_queue(client: Client, queue: str) -> None:
 @connected
 async def _retry_matching(client: Client, wanted: Filter, *, yes: bool) -> None:
     async def retry(ids: list[int]) -> list[int]:
-        try:
-            return await _done(client, sql.RETRY_MANY, ids)
-        except asyncpg.UniqueViolationError:  # of one of them
-            return [job_id for job_id in ids if await _retried(client, job_id)]
+        return await bulk.retry(client, ids)
 
     found = await _matching(client, wanted, yes=yes, what="retry")
     if found is not None:
@@ -199,12 +193,6 @@ async def _retry_matching(client: Client, wanted: Filter, *, yes: bool) -> None:
                 f"; {wording.jobs(len(refused))} not: no longer dead, or a live job has the key"
             )
         output.say(message, retried=retried, refused=refused)
-
-
-async def _retried(client: Client, job_id: int) -> bool:
-    with suppress(DuplicateKey):
-        return await client.queue().retry(job_id)
-    return False
 
 
 async def _matching(
@@ -233,15 +221,11 @@ async def _in_steps(
 ) -> list[int]:
     """Change jobs, some in each transaction, and tell how far it is."""
     done: list[int] = []
-    for start in range(0, len(ids), _STEP):
-        done += await change(ids[start : start + _STEP])
-        if len(ids) > _STEP:
-            click.echo(f"{min(start + _STEP, len(ids))} of {len(ids)}", err=True)
+    for start in range(0, len(ids), bulk.STEP):
+        done += await change(ids[start : start + bulk.STEP])
+        if len(ids) > bulk.STEP:
+            click.echo(f"{min(start + bulk.STEP, len(ids))} of {len(ids)}", err=True)
     return done
-
-
-async def _done(client: Client, statement: str, ids: list[int], *args: object) -> list[int]:
-    return [row["id"] for row in await client.fetch(statement, ids, *args) if row["done"]]
 
 
 @click.command(
@@ -293,7 +277,7 @@ def cancel(
 @connected
 async def _cancel_matching(client: Client, wanted: Filter, *, force: bool, yes: bool) -> None:
     async def cancel(ids: list[int]) -> list[int]:
-        return await _done(client, sql.CANCEL_MANY, ids, force)
+        return await bulk.cancel(client, ids, force=force)
 
     found = await _matching(client, wanted, yes=yes, what="cancel")
     if found is not None:

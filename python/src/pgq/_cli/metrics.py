@@ -8,17 +8,9 @@ from types import FrameType
 
 import click
 
+from pgq._cli import params
 from pgq._cli.base import Command, settings
 from pgq._cli.errors import Failure
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit():
-        raise click.BadParameter(f"{text!r} is not host:port.")
-    if int(port) > 65535:
-        raise click.BadParameter(f"The port of {text!r} is above 65535.")
-    return host.strip("[]"), int(port)
 
 
 @click.command(
@@ -31,7 +23,7 @@ def _address(text: str) -> tuple[str, int]:
 )
 @click.option(
     "--listen",
-    type=_address,
+    type=params.address,
     metavar="HOST:PORT",
     default="127.0.0.1:9187",
     show_default=True,

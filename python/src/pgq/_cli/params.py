@@ -40,6 +40,16 @@ def _read(function: Callable[[str], T], text: str) -> T:
         raise click.BadParameter(str(exc)) from exc
 
 
+def address(text: str) -> tuple[str, int]:
+    """Read host:port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise click.BadParameter(f"{text!r} is not host:port.")
+    if int(port) > 65535:
+        raise click.BadParameter(f"The port of {text!r} is above 65535.")
+    return host.strip("[]"), int(port)
+
+
 def json_text(text: str) -> str:
     """Read JSON, and return it as it is written."""
     check_payload(text)

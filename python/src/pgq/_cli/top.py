@@ -19,10 +19,10 @@ from rich.text import Text
 
 from pgq._cli import output, params
 from pgq._cli.base import Command, Settings, connect, connected, settings
-from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._cli.errors import Failure, explain
 from pgq._cli.screen import Frame, View
 from pgq._operate import sql
-from pgq._operate.client import Client
+from pgq._operate.client import SERVER_ERRORS, Client
 from pgq._operate.finding import gather
 
 _CALL_SECONDS: Final = 10.0

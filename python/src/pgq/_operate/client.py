@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 
 from pgq._admin import Admin
+from pgq._errors import Error
 from pgq._operate import sql
 from pgq._queue import Queue
 from pgq._sql import in_schema
+
+# What a connection, the server or pgq may raise.
+SERVER_ERRORS: Final = (
+    Error,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # a TimeoutError, too
+)
 
 
 @dataclass(frozen=True, slots=True)
