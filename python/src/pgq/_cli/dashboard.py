@@ -22,7 +22,7 @@ _EXTRAS: Final = ("jinja2", "markupsafe", "starlette", "uvicorn")
     examples="""
         pgq dashboard
         pgq dashboard --listen 127.0.0.1:8000 --read-only
-        PGQ_DASHBOARD_TOKEN=... pgq dashboard --listen 0.0.0.0:7432
+        pgq dashboard --listen 0.0.0.0:7432
         pgq dashboard --proxy-header X-Forwarded-User --root-path /pgq
     """,
 )

@@ -36,6 +36,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
+def many(count: int) -> str:
+    """Return how many jobs that are."""
+    return f"{number(count)} {'job' if count == 1 else 'jobs'}"
+
+
 def age(value: timedelta | None) -> str:
     """Return a duration, a dash for none."""
     return "-" if value is None else wording.age(value)
@@ -127,5 +132,5 @@ def environment() -> Environment:
         "shown": wording.text,
         "utc": utc,
     }
-    made.globals |= {"query": query, "since": since, "spark": spark, "jobs": wording.jobs}
+    made.globals |= {"query": query, "since": since, "spark": spark, "many": many}
     return made
