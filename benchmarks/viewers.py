@@ -1,10 +1,11 @@
-"""What the viewers of the dashboard cost the server: statements, and milliseconds of it, a second.
+"""What the viewers of the dashboard cost the server: statements, and milliseconds of CPU, a second.
 
     PYTHONPATH=tools .venv/bin/python -m benchmarks.viewers [--jobs 1000000] [--seconds 20]
 
 A private server gets so many jobs that are ready, and a worker's load beside them. A viewer has a
 stream of events, and loads its page anew at each event, as the script of the pages does. Viewers
-are at the overview, or each at a page of jobs with a filter of its own.
+are at the overview, or each at a page of jobs with a filter of its own. The CPU is that of the
+sessions of the dashboard, as Linux counts it.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -29,13 +31,24 @@ STEP = 10_000
 
 @dataclass
 class Cost:
-    """The statements that the dashboard has sent, and the seconds that they took."""
+    """The statements that the dashboard has sent, and the sessions that ran them."""
 
-    seconds: list[float] = field(default_factory=list[float])
+    statements: int = 0
+    pids: set[int] = field(default_factory=set[int])
 
     async def watch(self, connection: "asyncpg.Connection[Any]") -> None:
-        """Note the statements of a connection."""
-        connection.add_query_logger(lambda record: self.seconds.append(record.elapsed))
+        """Note a connection, and count its statements."""
+        self.pids.add(connection.get_server_pid())
+        connection.add_query_logger(self._count)
+
+    def _count(self, record: Any) -> None:
+        del record
+        self.statements += 1
+
+    def cpu(self) -> float:
+        """Return how many milliseconds the sessions have been at work."""
+        stats = (Path(f"/proc/{pid}/schedstat").read_text().split()[0] for pid in self.pids)
+        return sum(int(nanoseconds) for nanoseconds in stats) / 1e6
 
 
 async def view(base: str, path: str, ended: asyncio.Event) -> int:
@@ -67,7 +80,7 @@ async def work(pool: "asyncpg.Pool[Any]", ended: asyncio.Event) -> None:
 async def measure(
     pool: "asyncpg.Pool[Any]", arguments: dict[str, Any], paths: Sequence[str], seconds: float
 ) -> tuple[float, float, float]:
-    """Return statements a second, milliseconds of them a second, and loads a second."""
+    """Return statements a second, milliseconds of CPU a second, and loads a second."""
     cost, ended = Cost(), asyncio.Event()
     async with asyncpg.create_pool(**arguments, min_size=0, max_size=4, init=cost.watch) as own:
         app = dashboard.app(own, authenticate=dashboard.anybody, interval=timedelta(seconds=2))
@@ -80,17 +93,18 @@ async def measure(
             asyncio.create_task(view(f"http://127.0.0.1:{port}", path, ended)) for path in paths
         ]
         await asyncio.sleep(5)
-        cost.seconds.clear()
+        statements, cpu = cost.statements, cost.cpu()
         began = time.monotonic()
         await asyncio.sleep(seconds)
-        passed, found = time.monotonic() - began, list(cost.seconds)
+        passed = time.monotonic() - began
+        statements, cpu = cost.statements - statements, cost.cpu() - cpu
         ended.set()
         loads = sum(await asyncio.gather(*viewing))
         await working
         await app.state.close()
         server.should_exit = True
         await serving
-    return len(found) / passed, 1000 * sum(found) / passed, loads / (passed + 5)
+    return statements / passed, cpu / passed, loads / (passed + 5)
 
 
 async def run(server: Server, jobs: int, seconds: float) -> None:
@@ -108,7 +122,7 @@ async def run(server: Server, jobs: int, seconds: float) -> None:
             payloads = [{"n": n} for n in range(start, min(start + STEP, jobs))]
             await queue.enqueue_many(payloads, headers={"task": f"task {start % 7}"})
         print(f"{jobs} jobs are ready; a look every 2 s\n")
-        print(f"{'viewers':32}{'statements/s':>14}{'ms/s':>8}{'loads/s':>9}")
+        print(f"{'viewers':32}{'statements/s':>14}{'CPU ms/s':>10}{'loads/s':>9}")
         same: Callable[[int], list[str]] = lambda count: ["/"] * count  # noqa: E731
         cases = {
             "none": [],
@@ -120,7 +134,7 @@ async def run(server: Server, jobs: int, seconds: float) -> None:
         }
         for name, paths in cases.items():
             statements, milliseconds, loads = await measure(pool, arguments, paths, seconds)
-            print(f"{name:32}{statements:14.1f}{milliseconds:8.1f}{loads:9.1f}", flush=True)
+            print(f"{name:32}{statements:14.1f}{milliseconds:10.1f}{loads:9.1f}", flush=True)
 
 
 def main() -> None:

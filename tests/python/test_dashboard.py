@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from .dashboard_site import Page, Site, site_of, visit
+from .pages import read
 from .sessions import Connection
 
 PAGES = ("/", "/queue?name=default", "/jobs", "/dead", "/workers", "/schedules", "/actions")
@@ -255,6 +257,25 @@ async def test_an_application_mounts_it_below_a_path(pool: asyncpg.Pool[Any]) ->
         assert "color-scheme" in (await site.client.get(style)).text
         assert "is paused" in await site.do("pause", queue="default")
     await app.state.close()
+
+
+async def test_the_example_of_the_documentation_runs(pool: asyncpg.Pool[Any]) -> None:
+    found = re.search(r'```python title="ops.py"\n(.*?)```', read("docs/dashboard.md"), re.DOTALL)
+    assert found
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    example, session = names["make"](pool), dict[str, str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await example({**scope, "session": session}, receive, send)
+
+    async with visit(app, "", "/pgq") as site:
+        await site.get("/", status=401)
+        session["name"] = "ada"
+        assert "pause" in (await site.get("/queue?name=default")).buttons()
+        session["name"] = "bob"
+        assert (await site.get("/queue?name=default")).buttons() == []
+    await example.routes[0].app.state.close()
 
 
 async def test_the_series_of_a_queue_are_columns_of_numbers(site: Site, queue: pgq.Queue) -> None:

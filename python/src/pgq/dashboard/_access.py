@@ -159,12 +159,13 @@ def set_cookie(
     response: Response, connection: HTTPConnection, name: str, value: str, seconds: int
 ) -> None:
     """Set a cookie that scripts and other sites cannot use."""
+    schemes = (connection.url.scheme, connection.headers.get("x-forwarded-proto"))
     response.set_cookie(
         name,
         value,
         max_age=seconds,
         path=f"{base_of(connection)}/",
-        secure=connection.url.scheme == "https",
+        secure="https" in schemes,
         httponly=True,
         samesite="lax",
     )

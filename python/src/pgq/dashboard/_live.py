@@ -3,7 +3,7 @@
 One task looks at the views every other second while there are viewers, and samples `pgq_queues`
 now and then while there are none. A page about jobs asks for more by `Live.once`: those who ask
 the same get the same answer. A look that took long is repeated less often, so that each costs the
-server a twentieth of one connection at most, however large the queue.
+server a tenth of one connection at most, however large the queue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key: TypeAlias = Hashable
 
 CALL_SECONDS: Final = 10.0
 LIMITS: Final = Limits(timedelta(minutes=1), timedelta(minutes=10))
-_SHARE: Final = 20.0  # a look that takes a second is repeated after so many
+_SHARE: Final = 10.0  # a look that takes a second is repeated after so many
 _RESTING_SECONDS: Final = 15.0  # between samples while there are no viewers
 _VIEWED_SECONDS: Final = 10.0  # after the last request
 _STREAM_SECONDS: Final = 300.0  # until a viewer has to connect again

@@ -76,7 +76,6 @@ def overview(visit: Visit) -> dict[str, Any]:
         "is_estimated": any(row["estimated"] for row in facts.queues),
         "histories": {row["queue"]: history.of(row["queue"]) for row in facts.queues},
         "holding": holding,
-        "paused_schedules": sum(row["paused"] for row in facts.schedules),
     }
 
 
@@ -105,7 +104,6 @@ async def queue(visit: Visit) -> dict[str, Any]:
         "times": await _times(visit.live, name),
         "history": visit.live.history.of(name),
         "purgeable": PURGEABLE,
-        "states": STATES,
     }
 
 

@@ -46,7 +46,14 @@
       };
       stream.addEventListener("tick", look("live", "live"));
       stream.addEventListener("lost", look("lost", "no database"));
-      stream.addEventListener("error", () => tell("lost", "no answer"));
+      stream.addEventListener("error", () => {
+        tell("lost", "no answer");
+        // After an answer that is no stream the browser does not try again.
+        if (stream?.readyState === EventSource.CLOSED) {
+          stream = null;
+          setTimeout(listen, 5000);
+        }
+      });
     }
   }
   document.addEventListener("visibilitychange", listen);
