@@ -174,6 +174,101 @@ async def test_the_web_application_and_its_worker_run(install: Install) -> None:
         await until(sent)
 
 
+# The shop
+
+SHOP = """
+import asyncio
+from datetime import timedelta
+from examples.fastapi_orders.worker import main, worker
+worker.configure("payments", concurrency=8, timeout=timedelta(seconds=1))
+asyncio.run(main())
+"""
+
+
+async def place(client: httpx.AsyncClient, url: str, number: str, cents: int) -> int | None:
+    """Place an order, and return the status of the answer; None while nobody answers."""
+    with contextlib.suppress(httpx.ConnectError):
+        return (await client.post(url, json={"number": number, "cents": cents})).status_code
+    return None
+
+
+@pytest.mark.once
+async def test_the_shop_takes_orders_and_is_paid(pool: asyncpg.Pool[Any]) -> None:
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}/orders"
+    script = commands("fastapi_orders").replace("8000", port)
+    async with running("sh", "-c", script), httpx.AsyncClient() as client:
+        assert await until(lambda: place(client, url, "A1", 4200), pause=0.1) == 202
+        assert await place(client, url, "A1", 100) == 409
+        assert await place(client, url, "A2", 100_001) == 202
+        assert (await client.get(f"{url}/A3")).status_code == 404
+
+        async def settled() -> bool:
+            left = "select count(*) from pgq_jobs where state not in ('completed', 'dead')"
+            return bool(await pool.fetchval(left) == 0)
+
+        await until(settled, pause=0.05)
+        paid = {number: (await client.get(f"{url}/{number}")).json() for number in ("A1", "A2")}
+        assert [order["status"] for order in paid.values()] == ["paid", "new"]
+    found = await pool.fetch("select state, last_error from pgq_jobs order by id")
+    assert [row["state"] for row in found] == ["completed", "dead"], "none of the second A1"
+    assert "the bank refuses" in found[1]["last_error"]
+    alembic = ["alembic", "-c", "examples/fastapi_orders/alembic.ini", "check"]
+    check = await asyncio.create_subprocess_exec(*alembic, cwd=ROOT, stdout=PIPE, stderr=STDOUT)
+    output, _ = await within(check.communicate())
+    assert check.returncode == 0, output.decode()
+
+
+@pytest.mark.once
+async def test_orders_are_paid_once_however_many_workers_are_killed(
+    pool: asyncpg.Pool[Any],
+) -> None:
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}/orders"
+    install, _, serve = commands("fastapi_orders").replace("8000", port).strip().splitlines()
+    orders = 0
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running("sh", "-c", f"{install} && {serve}"))
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        await until(lambda: place(client, url, "first", 1), pause=0.1)
+
+        async def start() -> Process:
+            return await stack.enter_async_context(running(sys.executable, "-c", SHOP))
+
+        workers = [await start() for _ in range(2)]
+
+        async def victim() -> Process | None:
+            """Return a worker that holds jobs."""
+            names = await pool.fetch("select worker from pgq_workers where expired = 0")
+            pids = {int(row["worker"].rpartition(":")[2]) for row in names}
+            return next((worker for worker in workers if worker.pid in pids), None)
+
+        for number in range(KILLS // 2):
+            async with pool.acquire() as connection, connection.transaction():
+                # Handlers that have added a payment wait for this to commit it.
+                await connection.execute("lock payment in share mode")
+                for _ in range(20):
+                    orders += 1
+                    assert await place(client, url, f"{number}-{orders}", 100) == 202
+                killed = await until(victim, pause=0.001)
+                assert killed is not None
+                killed.kill()
+            workers.remove(killed)
+            workers.append(await start())
+
+        async def ended() -> bool:
+            left = "select count(*) from pgq_jobs where state <> 'completed'"
+            return bool(await pool.fetchval(left) == 0)
+
+        await until(ended, pause=0.05)
+    assert await pool.fetchval("select count(*) from purchase where status = 'paid'") == orders + 1
+    assert await pool.fetchval("select count(*) from payment") == orders + 1
+    once = "select count(distinct order_id) = count(*) and count(distinct job) = count(*)"
+    assert await pool.fetchval(f"{once} from payment"), "each order and each job has one payment"
+    again = await pool.fetchval("select count(*) from pgq_jobs where attempt > 1")
+    assert again > 0, "what the killed ones held was done by others"
+
+
 # The ledger
 
 ACCOUNTS = ("ada", "bob", "eve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Final, LiteralString, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pgq._rows import Row
@@ -84,6 +84,16 @@ class Driver(ABC):
     @abstractmethod
     def is_in_transaction(self) -> bool:
         """Tell whether the next statement commits together with others."""
+
+
+class SessionDriver(Driver):
+    """A session that handlers may get, too."""
+
+    session: Any
+
+    @abstractmethod
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        """Return a part of the transaction that rolls back alone."""
 
 
 class Recorder(Driver):

@@ -10,7 +10,7 @@ import asyncpg
 
 from pgq import _sql
 from pgq._calls import Calls, Connection, Dumps, Executor
-from pgq._driver import Driver
+from pgq._driver import Driver, SessionDriver
 from pgq._errors import InvalidArgument, expect
 from pgq._models import (
     AfterOnDead,
@@ -27,7 +27,7 @@ from pgq._models import (
 )
 from pgq._rows import Loads, jobs_of, read_json
 
-OnEnqueued: TypeAlias = "Callable[[Queue, Executor, Sequence[JobId]], Awaitable[None]]"
+OnEnqueued: TypeAlias = "Callable[[Queue, Any, Sequence[JobId]], Awaitable[None]]"
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
@@ -196,7 +196,9 @@ class Queue(Calls):
     async def _enqueued(self, connection: Connection | None, ids: Sequence[JobId]) -> None:
         call = on_enqueued.get()
         executor = self._executor if connection is None else connection
-        if call is not None and not isinstance(executor, Driver):
+        if call is not None and (
+            isinstance(executor, SessionDriver) or not isinstance(executor, Driver)
+        ):
             await call(self, executor, ids)
 
     # Consume

@@ -6,7 +6,7 @@ Needs the extra "alembic".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from alembic import op
 
@@ -17,7 +17,7 @@ __all__ = ["include_name", "install"]
 _SCHEMA: Final = "pgq"  # of the tables
 
 
-def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
+def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | None]) -> bool:
     """Tell autogenerate to look at everything but pgq's own schema.
 
     This is for `context.configure(include_name=...)` in env.py, where `include_schemas` is set:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from pgq._calls import Dumps, diagnose
-from pgq._driver import Driver, Statement
+from pgq._driver import Driver, SessionDriver, Statement
 from pgq._errors import (
     ConnectionLost,
     Diagnosis,
@@ -95,7 +95,7 @@ class SyncDriver(Driver):
     async def fetch(self, statement: Statement) -> Sequence[Row]:
         """Run a statement, and return its rows."""
         session = self._session
-        with _explained(statement):
+        with explained(statement.sql):
             connection = session if isinstance(session, Connection) else session.connection()
             sent = _styled(statement, connection.dialect)
             return connection.exec_driver_sql(*sent).mappings().all()
@@ -105,17 +105,17 @@ class SyncDriver(Driver):
         return True
 
 
-class AsyncDriver(Driver):
+class AsyncDriver(SessionDriver):
     """An asynchronous session."""
 
     def __init__(self, session: _AsyncSession) -> None:
         expect("session", session, AsyncSession, async_scoped_session, AsyncConnection)
-        self._session = session
+        self.session: _AsyncSession = session
 
     async def fetch(self, statement: Statement) -> Sequence[Row]:
         """Run a statement, and return its rows."""
-        own = self._session
-        with _explained(statement):
+        own = self.session
+        with explained(statement.sql):
             connection = own if isinstance(own, AsyncConnection) else await own.connection()
             sent = _styled(statement, connection.dialect)
             return (await connection.exec_driver_sql(*sent)).mappings().all()
@@ -123,6 +123,10 @@ class AsyncDriver(Driver):
     def is_in_transaction(self) -> bool:
         """Return True: SQLAlchemy begins a transaction with any statement."""
         return True
+
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        """Return a part of the transaction that rolls back alone."""
+        return self.session.begin_nested()
 
 
 def _styled(statement: Statement, dialect: Dialect) -> tuple[str, Any]:
@@ -134,11 +138,12 @@ def _styled(statement: Statement, dialect: Dialect) -> tuple[str, Any]:
 
 
 @contextmanager
-def _explained(statement: Statement) -> Generator[None]:
+def explained(sql: str = "") -> Generator[None]:
+    """Raise errors of SQLAlchemy as those of pgq, where they mean one of them."""
     try:
         yield
     except DBAPIError as exc:
-        error = _error_of(exc, statement)
+        error = _error_of(exc, sql)
         if error is None:
             raise
         raise error from exc
@@ -146,7 +151,7 @@ def _explained(statement: Statement) -> Generator[None]:
         raise ConnectionLost(f"cannot connect to the server: {exc}") from exc
 
 
-def _error_of(exc: DBAPIError, statement: Statement) -> Error | None:
+def _error_of(exc: DBAPIError, sql: str) -> Error | None:
     found: Diagnosis | None = None
     raised: Any = exc.orig
     if isinstance(raised.__cause__, asyncpg.PostgresError):
@@ -154,7 +159,7 @@ def _error_of(exc: DBAPIError, statement: Statement) -> Error | None:
     elif hasattr(raised, "diag"):
         found = Diagnosis.of_libpq(raised, raised.diag)
     if found is not None and found.sqlstate:
-        return translate(found, statement.sql)
+        return translate(found, sql)
     # The driver itself has found it.
     if exc.connection_invalidated or isinstance(exc, OperationalError):
         return ConnectionLost("the connection to the server is lost")

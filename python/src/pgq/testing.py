@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from pgq._calls import Executor
+from pgq._driver import SessionDriver, Statement
 from pgq._models import Job, JobId, JobState, Token
 from pgq._queue import DEFAULT_TIMEOUT, Queue, on_enqueued
 from pgq._worker.worker import Worker
@@ -28,9 +28,9 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
 
     While the block lasts, in the task that entered it and those that it starts, each job that is
     enqueued for a queue of the worker is claimed, handled and completed, failed or given back, as
-    by the worker, on the connection that it was enqueued on. So all of it is in the transaction
-    that is open there, and gone if that rolls back. Handlers with `transaction` get this
-    connection. Jobs that handlers enqueue run when those have ended.
+    by the worker, on the connection or in the session that it was enqueued with. So all of it is in
+    the transaction that is open there, and gone if that rolls back. Handlers with `transaction` get
+    this connection or session. Jobs that handlers enqueue run when those have ended.
 
     A job runs once, and not at all where it cannot be claimed: it is scheduled, waits for others,
     its queue is paused or at a limit. What is decided at COMMIT is not yet decided in an open
@@ -55,12 +55,12 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
     entered = copy_context()
     claimed: set[tuple[str, JobId]] = set()  # with their database: each test may have its own
 
-    async def run(queue: Queue, executor: Executor, ids: Sequence[JobId]) -> None:
-        pending: deque[tuple[JobId, Executor]] = deque()
+    async def run(queue: Queue, executor: Any, ids: Sequence[JobId]) -> None:
+        pending: deque[tuple[JobId, Any]] = deque()
         first = executor
-        database = await first.fetchval("select current_database()")
+        database = await _database(first)
 
-        async def add(queue: Queue, executor: Executor, ids: Sequence[JobId]) -> None:
+        async def add(queue: Queue, executor: Any, ids: Sequence[JobId]) -> None:
             if queue.name in worker.queues:
                 pending.extend((job_id, executor) for job_id in ids)
 
@@ -75,7 +75,12 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
             # As with a worker: not in the context of whoever enqueues.
             context = entered.copy()
             context.run(on_enqueued.set, add)
-            job = worker.run_job(job_id, connection=executor)
+            where = (
+                {"session": executor.session}
+                if isinstance(executor, SessionDriver)
+                else {"connection": executor}
+            )
+            job = worker.run_job(job_id, **where)
             try:
                 if not await context.run(asyncio.create_task, job):
                     claimed.remove((database, job_id))
@@ -91,8 +96,18 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
         on_enqueued.reset(reset)
 
 
-def _is_released(executor: Executor) -> bool:
-    if isinstance(executor, asyncpg.Pool):
+async def _database(executor: Any) -> str:
+    call = "select current_database() as name"
+    if isinstance(executor, SessionDriver):
+        [row] = await executor.fetch(Statement.of(call, ()))
+    else:
+        row = await executor.fetchrow(call)
+    name: str = row["name"]
+    return name
+
+
+def _is_released(executor: Any) -> bool:
+    if isinstance(executor, (asyncpg.Pool, SessionDriver)):
         return False
     try:
         executor.is_in_transaction()

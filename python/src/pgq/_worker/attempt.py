@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import (
+    AbstractAsyncContextManager,
     AsyncExitStack,
     ExitStack,
     asynccontextmanager,
@@ -265,8 +266,7 @@ class Attempts:
         seconds = self._settings.call_seconds
         async with AsyncExitStack() as stack:
             try:
-                opened = transaction(self._pool, seconds)
-                connection = await stack.enter_async_context(opened)
+                connection = await stack.enter_async_context(self._transaction())
             except Exception as exc:
                 if self._link.may_recover(exc, _RELEASE_SECONDS) or self._pool.is_closing():
                     raise NotBegun from exc
@@ -282,7 +282,17 @@ class Attempts:
                 call = self._queue.complete(job, result, connection=connection)
                 return await answered(connection, call, seconds)
 
-            return await call_and_complete(self._settings, task, job, connection, complete)
+            argument = connection if self._settings.sessions is None else connection.session
+            return await call_and_complete(self._settings, task, job, argument, complete)
+
+    def _transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Return a transaction on a connection of the pool, or in a session."""
+        settings = self._settings
+        if settings.sessions is None:
+            return transaction(self._pool, settings.call_seconds)
+        from pgq._worker import session  # noqa: PLC0415 it needs an extra
+
+        return session.transaction(settings.sessions, settings.call_seconds)
 
     def _settle_failed(self, held: Held, exc: BaseException) -> None:
         job = held.job

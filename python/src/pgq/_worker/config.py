@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from pgq._calls import Dumps
+from pgq._driver import AnyAsyncSession
 from pgq._errors import UnknownTask
 from pgq._models import Job, Unreadable, readable
 from pgq._queue import DEFAULT_TIMEOUT
@@ -18,6 +19,7 @@ Middleware: TypeAlias = Callable[[Job[Any], Endpoint], Awaitable[Any]]
 BeforeHook: TypeAlias = Callable[[Job[Any]], Any]
 AfterHook: TypeAlias = Callable[[Job[Any], Any], Any]
 ErrorHook: TypeAlias = Callable[[Job[Any], Exception], Any]
+Sessions: TypeAlias = Callable[[], AnyAsyncSession]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +69,7 @@ class Settings:
     grace_seconds: float
     listens: bool
     durable_claims: bool
+    sessions: Sessions | None
     dumps: Dumps
     middleware: Sequence[Middleware]
     before: Sequence[BeforeHook]

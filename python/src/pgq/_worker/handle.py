@@ -8,7 +8,6 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
 
-from pgq._calls import Connection
 from pgq._errors import LeaseLost
 from pgq._log import about, log
 from pgq._models import Job
@@ -108,16 +107,17 @@ async def call_and_complete(
     settings: Settings,
     task: Task[Any, Any],
     job: Job[Any],
-    connection: Connection,
+    argument: object,
     complete: Callable[[str | None], Awaitable[bool]],
 ) -> Any:
-    """Call a handler, and complete its job, in the transaction that is open on a connection.
+    """Call a handler, and complete its job, in a transaction that is open.
 
     Args:
         settings: of the worker.
         task: the job's.
         job: the handler's.
-        connection: the handler's; its transaction has to roll back if this raises.
+        argument: the handler's connection or session; its transaction has to roll back if this
+            raises.
         complete: called with the result as JSON text; tells whether the lease was good.
 
     Raises:
@@ -125,7 +125,7 @@ async def call_and_complete(
         Outcome: the handler returned or raised one.
     """
     try:
-        result = returned(await task.function(job, connection))
+        result = returned(await task.function(job, argument))
     except Settled as exc:
         raise TypeError("the worker completes the job of a handler with transaction=True") from exc
     if not await complete(text_of(settings, task, result)):

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import asyncpg
 
-from pgq._calls import Connection, PooledConnection, acquire
+from pgq._calls import PooledConnection, acquire
 from pgq._errors import Error, SerializationFailure
 from pgq._log import about_worker, log, trouble
 
@@ -32,6 +32,14 @@ _REMINDER_SECONDS: Final = 60.0  # until an outage is told of again
 _TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 # A standby; a database that takes no connections; a lock_timeout.
 _TRANSIENT_STATES: Final = frozenset({"25006", "55000", "55P03"})
+
+
+class Closable(Protocol):
+    """A connection."""
+
+    async def close(self, *, timeout: float) -> None:
+        """Close it; raises TimeoutError if the server does not answer in time."""
+        ...
 
 
 class Outage:
@@ -233,7 +241,7 @@ async def transaction(
         await give_back(pool, connection, call_seconds)
 
 
-async def answered(connection: Connection, call: Awaitable[T], seconds: float) -> T:
+async def answered(connection: Closable, call: Awaitable[T], seconds: float) -> T:
     """Return what a call returns; end its connection if that takes longer."""
     try:
         return await _within(call, seconds)
@@ -286,7 +294,7 @@ async def give_back(pool: asyncpg.Pool[Any], connection: PooledConnection, secon
         await pool.release(connection, timeout=seconds)
 
 
-async def end(connection: Connection) -> None:
+async def end(connection: Closable) -> None:
     """Cancel what a connection is doing and close it, also if the server does not answer."""
     with suppress(Exception):  # it is aborted then, or is closed already
         await connection.close(timeout=_CLOSE_SECONDS)

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from pgq._calls import Connection, Executor
-from pgq._errors import JobHeld, LeaseLost, NotClaimable, UnknownJob
+from pgq._calls import Executor
+from pgq._driver import SessionDriver
+from pgq._errors import JobHeld, LeaseLost, NotClaimable, NotSupported, UnknownJob
 from pgq._log import log, trouble
 from pgq._models import Job
 from pgq._outcomes import Outcome, Settled
@@ -42,7 +43,7 @@ class Single:
     Args:
         settings: of the worker.
         queue: any queue.
-        executor: a connection, whose open transaction everything joins, or a pool.
+        executor: a connection or a driver, whose open transaction everything joins, or a pool.
         consumers: by the name of their queue.
     """
 
@@ -50,7 +51,7 @@ class Single:
         self,
         settings: Settings,
         queue: Queue,
-        executor: Executor,
+        executor: Executor | SessionDriver,
         consumers: Mapping[str, Consumer],
     ) -> None:
         self._settings = settings
@@ -84,7 +85,8 @@ class Single:
             nonlocal committed
             async with self._transaction() as connection:
                 complete = partial(self._queue.complete, job, connection=connection)
-                result = await call_and_complete(self._settings, task, job, connection, complete)
+                argument = self._argument(connection)
+                result = await call_and_complete(self._settings, task, job, argument, complete)
             committed = True
             return result
 
@@ -120,14 +122,27 @@ class Single:
             return await call(connection=connection)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncGenerator[Connection]:
+    async def _transaction(self) -> AsyncGenerator[Any]:
         """Begin a transaction, or a savepoint in the one that is open."""
         if isinstance(self._executor, asyncpg.Pool):
             async with self._executor.acquire() as connection, connection.transaction():
                 yield connection
+        elif isinstance(self._executor, SessionDriver):
+            async with self._executor.savepoint():
+                yield self._executor
         else:
             async with self._executor.transaction():
                 yield self._executor
+
+    def _argument(self, connection: Any) -> Any:
+        """Return what a handler with `transaction` gets, as of a `Run`."""
+        is_session = isinstance(connection, SessionDriver)
+        if is_session != (self._settings.sessions is not None):
+            raise NotSupported(
+                "a worker with sessions runs handlers with a transaction in a session,"
+                " others on a connection of asyncpg"
+            )
+        return connection.session if is_session else connection
 
 
 async def _in_time(call: Awaitable[T], seconds: float | None) -> T:

@@ -10,18 +10,27 @@ from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from types import NoneType
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import asyncpg
 
 from pgq._calls import Dumps, Executor
+from pgq._driver import AnyAsyncSession
 from pgq._errors import expect
 from pgq._models import Job
 from pgq._queue import DEFAULT_TIMEOUT, Queue
 from pgq._rows import Loads, read_json
 from pgq._task import Task
 from pgq._worker.child import LOADED
-from pgq._worker.config import AfterHook, BeforeHook, Consumer, ErrorHook, Middleware, Settings
+from pgq._worker.config import (
+    AfterHook,
+    BeforeHook,
+    Consumer,
+    ErrorHook,
+    Middleware,
+    Sessions,
+    Settings,
+)
 from pgq._worker.heartbeat import Connect, connect_like
 from pgq._worker.run import QueueT, Run
 from pgq._worker.signals import signals
@@ -88,6 +97,9 @@ class Worker:
             again, and the attempt is not counted. All else that a worker writes is durable.
         connect: opens the worker's own connections, one of them on another loop than the pool's.
             By default it connects with the pool's arguments, without its `init` and `setup`.
+        sessions: an async_sessionmaker of SQLAlchemy. Handlers with `transaction` get a session
+            of it instead of a connection, and flush; the worker commits. None (the default) for
+            connections of the pool.
         dumps: makes JSON text of results; `json.dumps` by default.
         loads: reads the JSON text of payloads, headers and checkpoints; by default as
             `json.loads` does.
@@ -110,6 +122,7 @@ class Worker:
         listen: bool = True,
         durable_claims: bool = False,
         connect: Connect | None = None,
+        sessions: Sessions | None = None,
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
@@ -122,6 +135,10 @@ class Worker:
             raise ValueError("poll_interval and call_timeout must be positive")
         if grace < _NO_TIME:
             raise ValueError("grace must not be negative")
+        if sessions is not None:
+            from pgq._worker import session  # noqa: PLC0415 it needs an extra
+
+            session.check(sessions)
         self._pool = pool
         self._connect = connect
         self._schema = schema
@@ -137,6 +154,7 @@ class Worker:
             grace_seconds=grace.total_seconds(),
             listens=listen,
             durable_claims=durable_claims,
+            sessions=sessions,
             dumps=dumps,
             middleware=self._middleware,
             before=self._before,
@@ -348,7 +366,13 @@ class Worker:
         """
         await self._run_once(pool, handle_signals=False, until_idle=True)
 
-    async def run_job(self, job_id: int, *, connection: Executor) -> bool:
+    async def run_job(
+        self,
+        job_id: int,
+        *,
+        connection: Executor | None = None,
+        session: AnyAsyncSession | None = None,
+    ) -> bool:
         """Claim one job, have it handled and write what became of it, all on one connection.
 
         This is for tests, which may roll all of it back. Nothing renews the lease meanwhile.
@@ -357,6 +381,8 @@ class Worker:
             job_id: of one of the worker's queues.
             connection: a connection, whose open transaction all of that joins (a handler with
                 `transaction` gets it, in a savepoint), or a pool.
+            session: an AsyncSession of SQLAlchemy, in place of the connection, for a worker with
+                `sessions`.
 
         Returns:
             False if the job cannot be claimed: it is scheduled or waiting, or has ended.
@@ -366,8 +392,15 @@ class Worker:
             UnknownTask: the worker has none for the job; the attempt has failed.
             LeaseLost: the handler, or somebody else, has ended the job.
         """
-        queue = self._new_queue(connection, Queue)
-        return await Single(self._settings, queue, connection, self._consumers).run(job_id)
+        if (connection is None) == (session is None):
+            raise TypeError("either a connection or a session is needed")
+        executor: Any = connection
+        if session is not None:
+            from pgq.sqlalchemy import AsyncDriver  # noqa: PLC0415 it needs an extra
+
+            executor = AsyncDriver(cast("Any", session))
+        queue = self._new_queue(executor, Queue)
+        return await Single(self._settings, queue, executor, self._consumers).run(job_id)
 
     def _new_queue(
         self, executor: Executor, kind: type[QueueT], name: str = "default", /
@@ -401,7 +434,7 @@ class Worker:
             )
         if pool is None:
             raise ValueError("the worker has no pool")
-        _check_size(pool, self._consumers)
+        _check_size(pool, self._settings, self._consumers)
         run = self._run = Run(
             self._settings,
             pool,
@@ -424,7 +457,9 @@ def _expect_pool(pool: object) -> None:
         expect("pool", pool, asyncpg.Pool, NoneType)
 
 
-def _check_size(pool: asyncpg.Pool[Any], consumers: Mapping[str, Consumer]) -> None:
+def _check_size(
+    pool: asyncpg.Pool[Any], settings: Settings, consumers: Mapping[str, Consumer]
+) -> None:
     """Refuse a pool that is too small for the handlers, and queues without any."""
     handled = [task for consumer in consumers.values() for task in consumer.all_tasks()]
     if not handled:
@@ -432,6 +467,7 @@ def _check_size(pool: asyncpg.Pool[Any], consumers: Mapping[str, Consumer]) -> N
     for queue, consumer in consumers.items():
         if not consumer.all_tasks():
             raise ValueError(f"the worker has no handler for queue {queue!r}")
-    needed = 3 if any(task.transaction for task in handled) else 2
+    in_pool = settings.sessions is None and any(task.transaction for task in handled)
+    needed = 3 if in_pool else 2
     if pool.get_max_size() < needed:
         raise ValueError(f"the worker needs a pool of at least {needed} connections")
