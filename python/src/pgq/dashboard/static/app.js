@@ -167,6 +167,7 @@
     const axis = { stroke: colour("c-muted"), grid: { stroke: colour("c-line"), width: 1 }, ticks: { show: false } };
     const colours = place.dataset.colours.split(",");
     const labels = place.dataset.labels.split(",");
+    const least = place.dataset.series === "times" ? 0.001 : 1;
     place.classList.add("drawn");
     return new uPlot(
       {
@@ -175,7 +176,7 @@
         legend: { live: false },
         cursor: { drag: { x: false, y: false } },
         axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 56 }],
-        scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 0.001) * 1.08] } },
+        scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, least) * 1.08] } },
         series: [
           {},
           ...labels.map((name, i) => ({ label: name, stroke: colour(colours[i]), width: 1.5, spanGaps: true })),
