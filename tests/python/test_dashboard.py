@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 from pgq import dashboard
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 from .dashboard_site import Page, Site, site_of, visit
@@ -216,7 +217,12 @@ async def test_markup_in_every_field_is_text(
     await queue.dequeue(1, worker=HOSTILE)
     await admin.schedule(HOSTILE, "@daily", {HOSTILE: 1}, name)
     await admin.pause(name)
-    async with site_of(pool, title=HOSTILE, authenticate=lambda _: dashboard.User(name=name)) as s:
+
+    def by_name(connection: HTTPConnection) -> dashboard.User:
+        del connection
+        return dashboard.User(name=name)
+
+    async with site_of(pool, title=HOSTILE, authenticate=by_name) as s:
         await s.do("resume", queue=name)
         run, _ = await s.look(verb="retry:all", queue=name, signature=HOSTILE)
         pages: dict[str, dict[str, Any]] = {
@@ -346,7 +352,7 @@ async def test_viewers_of_the_same_jobs_share_a_search_and_others_have_their_own
         await asyncio.sleep(0)
         return name
 
-    both = await asyncio.gather(
+    both: tuple[str, str, str] = await asyncio.gather(
         live.once("a", lambda: answer("a")),
         live.once("a", lambda: answer("a")),
         live.once("b", lambda: answer("b")),

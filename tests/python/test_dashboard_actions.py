@@ -286,7 +286,7 @@ async def test_a_role_that_may_observe_one_queue_sees_only_it_and_changes_nothin
     await connection.execute(f"create role {role} login password 'x'")
     await admin.grant("default", role, ["observe"])
     try:
-        arguments = {**dsn, "user": role, "password": "x"}
+        arguments: dict[str, Any] = {**dsn, "user": role, "password": "x"}
         async with asyncpg.create_pool(**arguments, min_size=0) as pool, site_of(pool) as site:
             overview = await site.get("/")
             assert "secret" not in overview.text
@@ -312,7 +312,7 @@ async def test_the_server_refuses_what_a_form_asks_without_the_privilege(
     await admin.grant("default", role, ["observe"])
     job_id = await die(queue)
     try:
-        arguments = {**dsn, "user": role, "password": "x"}
+        arguments: dict[str, Any] = {**dsn, "user": role, "password": "x"}
         async with asyncpg.create_pool(**arguments, min_size=0) as pool, site_of(pool) as site:
             assert "pause" in (await site.get("/queue?name=mine")).buttons()
             token = await site.token("/queue?name=mine")

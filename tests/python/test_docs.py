@@ -34,6 +34,7 @@ RUN_ELSEWHERE = {
     "application.md",
     "cli.md",
     "clients.md",
+    "dashboard.md",
     "dumps.md",
     "features.md",
     "install.md",

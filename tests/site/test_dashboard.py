@@ -255,7 +255,7 @@ def test_markup_in_every_field_is_text(browser: Browser, server: Server) -> None
         for path in pages:
             window.go(path)
             window.is_live()
-            window.page.wait_for_function("() => document.querySelector('#pulse.beat')")
+            expect(window.pulse).to_have_class("beat")
             assert window.page.locator("img, main script").count() == 0, path
             assert HOSTILE in window.page.locator("main").inner_text(), path
         window.page.locator("#search").fill(HOSTILE)

@@ -136,7 +136,7 @@ class _Dashboard:
         self.audit = Audit()
         self.runs = Runs(live, self.audit)
         self.templates = environment()
-        self.templates.globals |= {
+        values: dict[str, Any] = {
             "actions": ACTIONS,
             "files": version_of_files(),
             "has_sign_out": access is not None,
@@ -144,6 +144,7 @@ class _Dashboard:
             "package": PACKAGE,
             "title": title,
         }
+        self.templates.globals.update(values)
 
     def starlette(self) -> Starlette:
         """Return the application."""

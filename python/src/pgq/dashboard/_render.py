@@ -36,6 +36,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
+def capitalized(text: str) -> str:
+    """Return a text with a capital letter at its beginning, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def many(count: int) -> str:
     """Return how many jobs that are."""
     return f"{number(count)} {'job' if count == 1 else 'jobs'}"
@@ -124,7 +129,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "capitalize_first": lambda text: text[:1].upper() + text[1:],
+        "capitalize_first": capitalized,
         "age": age,
         "error_line": wording.error_line,
         "line": wording.line,
@@ -132,5 +137,6 @@ def environment() -> Environment:
         "shown": wording.text,
         "utc": utc,
     }
-    made.globals |= {"query": query, "since": since, "spark": spark, "many": many}
+    values: dict[str, Any] = {"query": query, "since": since, "spark": spark, "many": many}
+    made.globals.update(values)
     return made
