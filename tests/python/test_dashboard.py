@@ -16,6 +16,7 @@ import pgq
 import pytest
 import pytest_asyncio
 from pgq import dashboard
+from pgq.dashboard._live import Live
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
@@ -321,7 +322,7 @@ async def test_ten_viewers_cost_the_server_as_much_as_one(
         async def statements_of(viewers: int) -> float:
             """Return how many statements there are in a look while pages are renewed."""
             async with site_of(pool) as site:
-                live = site.app.state.live
+                live: Live = site.app.state.live
                 streams = [live.events() for _ in range(viewers)]
                 for stream in streams:
                     await anext(stream)
@@ -345,14 +346,15 @@ async def test_ten_viewers_cost_the_server_as_much_as_one(
 async def test_viewers_of_the_same_jobs_share_a_search_and_others_have_their_own(
     site: Site,
 ) -> None:
-    live, asked = site.app.state.live, list[str]()
+    live: Live = site.app.state.live
+    asked: list[str] = []
 
     async def answer(name: str) -> str:
         asked.append(name)
         await asyncio.sleep(0)
         return name
 
-    both: tuple[str, str, str] = await asyncio.gather(
+    both = await asyncio.gather(
         live.once("a", lambda: answer("a")),
         live.once("a", lambda: answer("a")),
         live.once("b", lambda: answer("b")),
@@ -365,7 +367,7 @@ async def test_viewers_of_the_same_jobs_share_a_search_and_others_have_their_own
 
 
 async def test_an_answer_that_has_failed_is_not_kept(site: Site) -> None:
-    live = site.app.state.live
+    live: Live = site.app.state.live
 
     async def fail() -> str:
         raise OSError
