@@ -73,8 +73,8 @@ $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
 	$(PGQ_PYTHON) -m pip install -qq --no-deps --no-index --force-reinstall .cache/wheel/*.whl
 	touch $@
 
-demo: build ## show pgq at work, on a private PostgreSQL
-	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo
+demo: $(if $(SERVE),dev-setup) build ## show pgq at work, on a private PostgreSQL; SERVE=1 in a browser, too
+	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo $(if $(SERVE),--serve)
 
 test: dev-setup build ## run all tests on PostgreSQL 18, those in SQL also on 14
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TEST_OPTIONS) $(PGQ_TESTED:%=--version %) \
@@ -119,7 +119,7 @@ playground: dev-setup $(PGQ_PLAYGROUND) ## fetch and build what docs/playground.
 $(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.json
 	$(PGQ_PYTHON) tools/playground.py
 
-test-site: playground ## try the documentation's playground in Chromium
+test-site: playground build ## try the dashboard, and the playground of the documentation, in Chromium
 	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py site
 	$(PGQ_PYTHON) -m pytest tests/site
 

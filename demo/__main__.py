@@ -4,7 +4,8 @@ The files of the running Python's standard library become rows of `document`, an
 in the transaction that inserts it; some of these transactions are rolled back and done again. Four
 worker processes write the results, each batch in the transaction that completes its jobs. One of
 them is killed while it holds jobs; one is stopped for so long that others get its jobs, and then
-goes on. At the end every result is computed again, here. PGHOST and so on lead to the database.
+goes on. At the end every result is computed again, here. With --serve the dashboard shows what has
+happened, until Ctrl-C. PGHOST and so on lead to the database.
 """
 
 import asyncio
@@ -87,8 +88,8 @@ async def work(name: str) -> None:
 # The process that watches and disturbs them
 
 
-async def main() -> int:
-    """Run the demo; return the exit status."""
+async def main(*, serves: bool) -> int:
+    """Run the demo, and then the dashboard if it `serves`; return the exit status."""
     connection: Connection = await asyncpg.connect()
     await connection.execute("create extension if not exists pgq")
     await connection.execute(TABLES)
@@ -121,7 +122,19 @@ async def main() -> int:
         failure = f"the workers ended with {ends}"
     if failure is not None:
         print(f"FAILED: {failure}")
+    if serves:
+        await show()
     return 1 if faults or failure else 0
+
+
+async def show() -> None:
+    """Serve the dashboard until it is told to end."""
+    say("What has happened, in a browser, until Ctrl-C:")
+    dashboard = await asyncio.create_subprocess_exec(sys.executable, "-m", "pgq", "dashboard")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, dashboard.send_signal, number)
+    await dashboard.wait()
 
 
 def find_files() -> list[str]:
@@ -263,7 +276,7 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 1 and sys.argv[1] != "--serve":
         asyncio.run(work(sys.argv[1]))
     else:
-        raise SystemExit(asyncio.run(main()))
+        raise SystemExit(asyncio.run(main(serves=len(sys.argv) > 1)))

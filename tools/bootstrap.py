@@ -7,8 +7,9 @@ Python packages are installed only if their hashes are those of requirements/. N
 machine is changed, nothing is left outside of the project, and root is not needed: on Debian and
 its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PL/Proxy, PgBouncer, Prometheus, and pip or parts
 of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
-libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is checked:
-a program or library that misses another one ends the set-up, and the error says what to install.
+libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
+checked: a program or library that misses another one ends the set-up, and the error says what to
+install.
 
 `bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
 and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing

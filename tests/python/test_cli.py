@@ -721,8 +721,8 @@ def test_dead_jobs_are_retried_by_what_they_are_like_after_a_look(pgq: Cli, sql:
 def test_a_bulk_retry_goes_in_steps_and_round_what_it_may_not(
     pgq: Cli, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgq._cli.jobs._STEP", 2)
-    monkeypatch.setattr("pgq._cli.filters._PAGE", 2)
+    monkeypatch.setattr("pgq._operate.bulk.STEP", 2)
+    monkeypatch.setattr("pgq._operate.search._PAGE", 2)
     sql("select pgq_enqueue(to_jsonb(n), dedupe_key => 'k' || n) from generate_series(1, 5) n")
     sql("select pgq_fail(id, token, 'x', retryable => false) from pgq_dequeue(10)")
     sql("select pgq_enqueue('6', dedupe_key => 'k4')")

@@ -475,7 +475,8 @@ def test_the_table_of_the_documentation_has_all_diagnoses() -> None:
     page = read("docs/operations.md").partition("### Diagnoses\n")[2].partition("\n#")[0]
     table = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
     assert table
-    source = "".join(read(f"python/src/pgq/_cli/{name}.py") for name in ("stuck", "checks"))
+    files = ("_operate/stuck", "_operate/obstacles", "_cli/checks")
+    source = "".join(read(f"python/src/pgq/{name}.py") for name in files)
     for cause in table:
         assert f'"{cause}"' in source
     if len(DRIVEN) > 1:  # when the others have run

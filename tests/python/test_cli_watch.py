@@ -27,9 +27,9 @@ from typing import Any
 import pytest
 from pgq._cli import exporter, web
 from pgq._cli.base import Settings
-from pgq._cli.checks import obstacles
-from pgq._cli.finding import Facts
 from pgq._cli.screen import QUEUES, WORKERS, Frame, View
+from pgq._operate.finding import Facts
+from pgq._operate.obstacles import in_the_way
 from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
@@ -346,11 +346,11 @@ def test_a_replication_slot_that_nobody_uses_is_named() -> None:
     hidden = {**row, "status": "unknown", "detail": "by a session, 2 transactions", "pid": 43}
     rows: list[dict[str, Any]] = [unused, in_use, hidden]
     facts = Facts(datetime.now(UTC), [], {}, [], [], [], rows, [], [], {})
-    [finding] = obstacles(facts, timedelta(minutes=1))
+    [finding] = in_the_way(facts, timedelta(minutes=1))
     assert '"left"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
     facts = replace(facts, health=[{**in_use, "status": "warning"}])
-    [finding] = obstacles(facts, timedelta(minutes=1))
+    [finding] = in_the_way(facts, timedelta(minutes=1))
     assert '"fed"' in finding.detail
     assert "drop the replication slot" in (finding.advice or "")
 

@@ -36,6 +36,7 @@ RUN_ELSEWHERE = {
     "change-data-capture.md",
     "cli.md",
     "clients.md",
+    "dashboard.md",
     "deployment.md",
     "dumps.md",
     "features.md",

@@ -14,11 +14,8 @@ from typing import Any, Concatenate, Final, ParamSpec
 import asyncpg
 import click
 
-from pgq._admin import Admin
-from pgq._cli import sql
-from pgq._cli.errors import SERVER_ERRORS, Failure, ServerFailure, explain
-from pgq._queue import Queue
-from pgq._sql import in_schema
+from pgq._cli.errors import Failure, ServerFailure, explain
+from pgq._operate.client import SERVER_ERRORS, Client
 
 P = ParamSpec("P")
 
@@ -198,33 +195,6 @@ class Root(Group):
                 raise explain(exc) from exc
             name = type(exc).__name__
             raise Failure(f"{name}: {exc} (--debug prints the traceback)") from exc
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A connection, and the schema of the pgq functions."""
-
-    connection: asyncpg.Connection[Any]
-    schema: str | None
-
-    def queue(self, name: str = "default", **options: Any) -> Queue:
-        """Return a queue on this connection; `options` are those of `pgq.Queue`."""
-        return Queue(self.connection, name, schema=self.schema, **options)
-
-    def admin(self, **options: Any) -> Admin:
-        """Return what operators do on this connection; `options` are those of `pgq.Admin`."""
-        return Admin(self.connection, schema=self.schema, **options)
-
-    async def fetch(self, statement: str, *args: object) -> list[dict[str, Any]]:
-        """Run a statement of `pgq._cli.sql` and return its rows."""
-        rows = await self.connection.fetch(in_schema(statement, self.schema), *args)
-        return [dict(row.items()) for row in rows]
-
-    async def fetch_by_index(self, statement: str, *args: object) -> list[dict[str, Any]]:
-        """Run a statement that must not scan tables, in a transaction of its own."""
-        async with self.connection.transaction():
-            await self.connection.execute(sql.WITH_INDEXES)
-            return await self.fetch(statement, *args)
 
 
 def server_settings(options: Settings, name: str) -> dict[str, str]:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final, TypeAlias
 
-from pgq._cli import output, sql, stuck
-from pgq._cli.base import Client, connect, settings
+from pgq._cli.base import connect, settings
 from pgq._cli.errors import Failure
 from pgq._cli.extension import FILES_HINT, Extension
-from pgq._cli.finding import (
+from pgq._operate import obstacles, sql, stuck, wording
+from pgq._operate.client import Client
+from pgq._operate.finding import (
     Facts,
     Finding,
     Limits,
-    Row,
     Status,
     gather,
-    literal,
-    some,
-    terminate,
 )
 from pgq._sql import NOTIFY
 from pgq._version import PACKAGE, is_supported, remedy
@@ -30,15 +24,6 @@ from pgq._worker.listen import DeafError, prove
 
 _FIRST_VERSION: Final = 140000
 _NEXT_VERSION: Final = 190000
-_LATE: Final = timedelta(minutes=1)
-# By the subject of a row of pgq_health. What has none is shown without.
-_ADVICE: Final = {
-    "maintenance": "SELECT pgq_maintain(), and let workers use READ COMMITTED",
-    "rotation": "pgq health, pgq locks",
-    "sessions": "GRANT pg_read_all_stats to that role",
-}
-_PREPARED: Final = re.compile(r'prepared transaction "(.*?)"(?:$|[;:,])')
-_SLOT: Final = re.compile(r'replication slot "(.*?)"(?:$|[;:,])')
 _HEARING_SECONDS: Final = 2.0
 
 
@@ -173,107 +158,19 @@ async def check_privileges(case: Case) -> AsyncGenerator[Finding]:
 async def check_obstacles(case: Case) -> AsyncGenerator[Finding]:
     """Maintenance runs, and nobody holds up rotation, vacuum or jobs."""
     facts = await case.facts()
-    for finding in health(facts, case.limits.transaction_age):
+    for finding in obstacles.health(facts, case.limits.transaction_age):
         yield finding
-    found = obstacles(facts, case.limits.transaction_age)
-    for finding in found:
+    held_up = obstacles.in_the_way(facts, case.limits.transaction_age)
+    for finding in held_up:
         yield finding
     if not facts.health:
         advice = "Have pgq_grant('*', role, '{observe}') called"
         detail = "the role may not observe all queues: it cannot see them"
         yield Finding("obstacles", "warning", detail, advice)
-    elif not found:
-        oldest = output.age(case.limits.transaction_age)
+    elif not held_up:
+        oldest = wording.age(case.limits.transaction_age)
         detail = f"nobody is in the way of rotation or vacuum for more than {oldest}"
         yield Finding("obstacles", "ok", detail)
-
-
-def health(facts: Facts, limit: timedelta) -> list[Finding]:
-    """Return a finding for each row of pgq_health that is not ok, nor about who is in the way."""
-    found: list[Finding] = []
-    for row in facts.health:
-        subject, detail = row["subject"], row["detail"]
-        if row["status"] == "ok" or subject in ("slot in use", "xmin held"):
-            continue
-        advice = _ADVICE.get(subject)
-        holder = facts.session(row["pid"])
-        if subject == "sessions":
-            detail = f"the owner, {detail}"
-        elif subject == "maintenance":
-            detail += f"; the last one was {output.age(row['age']) or 'never'} ago"
-            roles = ["{role} in {database} do not use it".format(**role) for role in facts.rigid]
-            holder = some(roles) or None
-        elif subject == "rotation":
-            if obstacles(facts, limit):
-                continue  # they are why
-            detail = f"behind for {output.age(row['age'])}: {detail}"
-        elif row["age"] is not None:
-            detail += f", {output.age(row['age'])}"
-        found.append(Finding(subject, "warning", detail, advice, subject, holder))
-    return found
-
-
-def obstacles(facts: Facts, limit: timedelta) -> list[Finding]:
-    """Return a finding for each session, prepared transaction or idle slot that is in the way.
-
-    Args:
-        facts: what the views show.
-        limit: how old a transaction may be.
-    """
-    what: dict[object, list[Row]] = {}
-    for row in facts.obstacles:
-        if row["cause"] == "transaction" and (age := facts.age(row)) > limit:
-            gid = row["transaction"]
-            who = f'by the prepared transaction "{gid}"' if gid else None
-            detail = f"{output.jobs(row['jobs'])} of {row['queue']}, job {row['job_id']} among them"
-            held = {"subject": "holds", "detail": detail, "age": age, "pid": row["pid"]}
-            what.setdefault(row["pid"] or who or "an open transaction", []).append(held)
-    for row in facts.health:
-        if row["subject"] not in ("slot in use", "xmin held"):
-            continue
-        if row["age"] is None and row["pid"] is not None and row["status"] != "warning":
-            continue  # a replication slot that is in use, or a session that is not to be seen
-        if row["age"] is None or row["age"] > limit:
-            what.setdefault(row["pid"] or row["detail"], []).append(row)
-    return [_held_up(who, held, facts) for who, held in what.items()]
-
-
-def _held_up(who: object, held: list[Row], facts: Facts) -> Finding:
-    first = held[-1]  # a row of pgq_health, if there is one
-    pid, age = first["pid"], first["age"]
-    query = first.get("query")
-    holds_jobs = held[0]["subject"] == "holds"
-    uses = "; ".join(
-        f"{row['subject']} {row['detail']}"
-        if row["subject"] == "holds"
-        else f"{row['subject']}, {row['detail']}"
-        for row in held
-    )
-    if pid is None or age is None:
-        since = "" if age is None else f" for {output.age(age)}"
-        who = f"{who}: " if holds_jobs and len(held) == 1 else ""
-        if match := _PREPARED.search(f"{who}{uses}"):
-            gid = literal(match[1])
-            advice = f"Commit or roll it back: COMMIT PREPARED {gid}, or ROLLBACK PREPARED {gid}"
-            cause = "prepared transaction"
-        elif match := _SLOT.search(uses):
-            advice = (
-                "If nobody needs it, drop the replication slot: "
-                f"SELECT pg_drop_replication_slot({literal(match[1])})"
-            )
-            cause = "replication slot"
-        else:
-            advice, cause = "pgq health shows who writes to the slots; end that one", "transaction"
-        return Finding("obstacles", "warning", f"{who}{uses}{since}", advice, cause)
-    detail = f"pid {pid}, in a transaction for {output.age(age)}: {uses}"
-    detail += f": {query}" if query else ""
-    session = facts.sessions.get(pid, {})
-    advice = f"End it, if need be: {terminate(pid)}"
-    cause = "transaction" if holds_jobs else "rotation"
-    if session.get("application") == "pg_dump":
-        advice = f"Wait until the backup has ended, or {terminate(pid)}"
-        cause = "pg_dump"
-    return Finding("obstacles", "warning", detail, advice, cause, facts.session(pid))
 
 
 async def check_queues(case: Case) -> AsyncGenerator[Finding]:
@@ -288,30 +185,8 @@ async def check_queues(case: Case) -> AsyncGenerator[Finding]:
 
 async def check_schedules(case: Case) -> AsyncGenerator[Finding]:
     """Schedules fire."""
-    for finding in schedules(await case.facts()):
+    for finding in obstacles.schedules(await case.facts()):
         yield finding
-
-
-def schedules(facts: Facts) -> list[Finding]:
-    """Return a finding for each schedule that is paused, or late while maintenance runs."""
-    has_ticks = all(
-        row["status"] == "ok" for row in facts.health if row["subject"] == "maintenance"
-    )
-    found: list[Finding] = []
-    for row in facts.schedules:
-        name, late, pids = row["name"], facts.now - row["next_at"], facts.schedule_writers
-        if row["paused"]:
-            advice = f"pgq schedule resume {shlex.quote(name)}"
-            detail = f"{name} is paused"
-            found.append(Finding("schedules", "warning", detail, advice, "schedule paused"))
-        elif late > _LATE and has_ticks:
-            detail = f"{name} should have fired {output.age(late)} ago"
-            advice, holder = "Nobody calls pgq: SELECT pgq_maintain(), or start a worker", None
-            if pids:
-                advice = f"End who has it locked: {terminate(pids[0])}"
-                holder = some([facts.session(pid) or "" for pid in pids])
-            found.append(Finding("schedules", "warning", detail, advice, "schedule late", holder))
-    return found
 
 
 async def check_notifications(case: Case) -> AsyncGenerator[Finding]:

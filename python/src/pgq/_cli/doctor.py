@@ -13,8 +13,10 @@ from rich.text import Text
 from pgq._cli import extension, output, params
 from pgq._cli.base import Command, connect, settings
 from pgq._cli.checks import EVERYWHERE, INSTALLED, Case, Check
-from pgq._cli.errors import FAILED, SERVER_ERRORS, Failure, explain
-from pgq._cli.finding import Finding, Limits, Status
+from pgq._cli.errors import FAILED, Failure, explain
+from pgq._operate import wording
+from pgq._operate.client import SERVER_ERRORS
+from pgq._operate.finding import Finding, Limits, Status
 from pgq._version import is_supported
 
 _STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -87,8 +89,8 @@ def _print(found: list[Finding]) -> None:
     console = output.console()
     for finding in found:
         line = Text(f"{finding.status:8}", style=_STYLES[finding.status])
-        line.append(f" {finding.check}: {output.line(finding.detail)}", style="not bold default")
+        line.append(f" {finding.check}: {wording.line(finding.detail)}", style="not bold default")
         console.print(line, soft_wrap=True)
         for more in (finding.holder, finding.advice):
             if more:
-                console.print(Text(f"{'':9}{output.line(more)}", style="dim"), soft_wrap=True)
+                console.print(Text(f"{'':9}{wording.line(more)}", style="dim"), soft_wrap=True)

@@ -13,9 +13,11 @@ import click
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pgq._cli import output, params
-from pgq._cli.base import Client, Command, connected
-from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._cli.base import Command, connected
+from pgq._cli.errors import Failure, explain
 from pgq._errors import Error
+from pgq._operate import wording
+from pgq._operate.client import SERVER_ERRORS, Client
 
 _Options: TypeAlias = "dict[str, Any]"
 
@@ -121,13 +123,13 @@ async def _enqueue_lines(client: Client, name: str, batch: int, options: _Option
                 failure = explain(exc)
                 is_answer = isinstance(exc, (Error, asyncpg.PostgresError))
                 least = "" if is_answer and not isinstance(exc, OSError) else "at least "
-                told = f"{failure.message} ({least}{output.jobs_are(done)} added)"
+                told = f"{failure.message} ({least}{wording.jobs_are(done)} added)"
                 raise type(failure)(told) from exc
             done += len(texts)
             progress.update(shown, completed=done)
             if bad is not None:
-                raise Failure(f"line {bad} is not JSON; {output.jobs_are(done)} added")
-    output.say(output.jobs(done), jobs=done)
+                raise Failure(f"line {bad} is not JSON; {wording.jobs_are(done)} added")
+    output.say(wording.jobs(done), jobs=done)
 
 
 def _payloads() -> Iterator[tuple[int, str]]:

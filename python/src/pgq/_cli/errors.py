@@ -19,15 +19,6 @@ FAILED: Final = 1
 USAGE: Final = 2
 SERVER: Final = 3
 
-# What a connection, the server or pgq may raise.
-SERVER_ERRORS: Final = (
-    Error,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,  # a TimeoutError, too
-)
-
 _WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _NOT_INSTALLED: Final = frozenset({"3F000", "42P01", "42883"})
 _ARGUMENTS: Final = re.compile(r"\(.*\)", re.DOTALL)  # of a function

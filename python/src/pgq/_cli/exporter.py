@@ -15,10 +15,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pgq._cli import extension, sql
+from pgq._cli import extension
 from pgq._cli.base import Settings, connect
-from pgq._cli.errors import SERVER_ERRORS, Failure, explain
+from pgq._cli.errors import Failure, explain
 from pgq._cli.web import Answer, Pages
+from pgq._operate import sql
+from pgq._operate.client import SERVER_ERRORS
 
 _CALL_SECONDS: Final = 10.0
 _FRESH_SECONDS: Final = 1.0

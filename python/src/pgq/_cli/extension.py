@@ -10,9 +10,11 @@ from typing import Final, Literal, TypeAlias
 import asyncpg
 import click
 
-from pgq._cli import output, sql
-from pgq._cli.base import Client, Command, connected
+from pgq._cli import output
+from pgq._cli.base import Command, connected
 from pgq._cli.errors import Failure, ServerFailure
+from pgq._operate import sql
+from pgq._operate.client import Client
 from pgq._version import PACKAGE
 
 Way: TypeAlias = Literal["CREATE EXTENSION", "pg_tle", "script"]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, get_args
 
-import asyncpg
 import click
 from rich.text import Text
 
-from pgq._cli import output, params, sql
-from pgq._cli.base import Client, Command, connected, settings
+from pgq._cli import output, params
+from pgq._cli.base import Command, connected, settings
 from pgq._cli.errors import FAILED, Failure
-from pgq._cli.filters import Filter, Search, filter_options, show_groups
+from pgq._cli.filters import filter_options, show_groups
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
 from pgq._errors import DuplicateKey, NotClaimable, NotPermitted, NotSupported
 from pgq._models import JobState, Unreadable
+from pgq._operate import bulk, sql, wording
+from pgq._operate.client import Client
+from pgq._operate.search import Filter, Search
 
-_STEP: Final = 100  # jobs that are changed in one transaction
 _MOST: Final = 10**9
 
 _COLUMNS: Final = (
@@ -34,7 +34,7 @@ _COLUMNS: Final = (
     Column("task"),
     Column("worker"),
     Column("payload"),
-    Column("last_error", "error", show=output.error_line),
+    Column("last_error", "error", show=wording.error_line),
 )
 
 
@@ -116,7 +116,7 @@ async def job(client: Client, job_id: int) -> None:
         if value is None or value is False:
             continue
         shown = json.dumps(value, ensure_ascii=False, indent=2) if name in JSON_COLUMNS else value
-        lines = output.text(shown).splitlines() or [""]
+        lines = wording.text(shown).splitlines() or [""]
         console.print(Text(f"{name:{width}}  {lines[0]}"), soft_wrap=True)
         for more in lines[1:]:
             console.print(Text(f"{'':{width}}  {more}"), soft_wrap=True)
@@ -175,33 +175,24 @@ async def _retry_queue(client: Client, queue: str) -> None:
         if not retried.keys().isdisjoint(ids):
             break
         retried.update(dict.fromkeys(ids))
-    output.say(f"{output.jobs_are(len(retried))} ready again", retried=list(retried), refused=[])
+    output.say(f"{wording.jobs_are(len(retried))} ready again", retried=list(retried), refused=[])
 
 
 @connected
 async def _retry_matching(client: Client, wanted: Filter, *, yes: bool) -> None:
     async def retry(ids: list[int]) -> list[int]:
-        try:
-            return await _done(client, sql.RETRY_MANY, ids)
-        except asyncpg.UniqueViolationError:  # of one of them
-            return [job_id for job_id in ids if await _retried(client, job_id)]
+        return await bulk.retry(client, ids)
 
     found = await _matching(client, wanted, yes=yes, what="retry")
     if found is not None:
         retried = await _in_steps([job["id"] for job in found], retry)
         refused = sorted({job["id"] for job in found} - set(retried))
-        message = f"{output.jobs_are(len(retried))} ready again"
+        message = f"{wording.jobs_are(len(retried))} ready again"
         if refused:
             message += (
-                f"; {output.jobs(len(refused))} not: no longer dead, or a live job has the key"
+                f"; {wording.jobs(len(refused))} not: no longer dead, or a live job has the key"
             )
         output.say(message, retried=retried, refused=refused)
-
-
-async def _retried(client: Client, job_id: int) -> bool:
-    with suppress(DuplicateKey):
-        return await client.queue().retry(job_id)
-    return False
 
 
 async def _matching(
@@ -219,7 +210,7 @@ async def _matching(
         output.print_json({"matching": [job["id"] for job in found]})
     elif found:
         show_groups(found)
-        click.echo(f"\n{output.jobs(len(found))}: add --yes to {what} them.")
+        click.echo(f"\n{wording.jobs(len(found))}: add --yes to {what} them.")
     else:
         click.echo("There is no such job that you may observe.", err=True)
     return None
@@ -230,15 +221,11 @@ async def _in_steps(
 ) -> list[int]:
     """Change jobs, some in each transaction, and tell how far it is."""
     done: list[int] = []
-    for start in range(0, len(ids), _STEP):
-        done += await change(ids[start : start + _STEP])
-        if len(ids) > _STEP:
-            click.echo(f"{min(start + _STEP, len(ids))} of {len(ids)}", err=True)
+    for start in range(0, len(ids), bulk.STEP):
+        done += await change(ids[start : start + bulk.STEP])
+        if len(ids) > bulk.STEP:
+            click.echo(f"{min(start + bulk.STEP, len(ids))} of {len(ids)}", err=True)
     return done
-
-
-async def _done(client: Client, statement: str, ids: list[int], *args: object) -> list[int]:
-    return [row["id"] for row in await client.fetch(statement, ids, *args) if row["done"]]
 
 
 @click.command(
@@ -290,7 +277,7 @@ def cancel(
 @connected
 async def _cancel_matching(client: Client, wanted: Filter, *, force: bool, yes: bool) -> None:
     async def cancel(ids: list[int]) -> list[int]:
-        return await _done(client, sql.CANCEL_MANY, ids, force)
+        return await bulk.cancel(client, ids, force=force)
 
     found = await _matching(client, wanted, yes=yes, what="cancel")
     if found is not None:
@@ -298,7 +285,7 @@ async def _cancel_matching(client: Client, wanted: Filter, *, force: bool, yes: 
         left = {job["id"]: job["state"] for job in found if job["id"] not in set(cancelled)}
         asked = [job_id for job_id, state in left.items() if state == "active" and not force]
         refused = [job_id for job_id in left if job_id not in asked]
-        message = f"{output.jobs_are(len(cancelled))} cancelled"
+        message = f"{wording.jobs_are(len(cancelled))} cancelled"
         if asked:
             message += f"; the workers of {len(asked)} active ones are told"
         output.say(message, cancelled=cancelled, asked=asked, refused=refused)
@@ -332,7 +319,7 @@ async def _is_asked(client: Client, job_id: int) -> bool:
 async def _cancel_in_queue(client: Client, name: str, key: str | None, *, force: bool) -> None:
     if key is None:
         count = await client.admin().cancel_all(name, force=force)
-        output.say(f"{output.jobs_are(count)} cancelled", queue=name, cancelled=count)
+        output.say(f"{wording.jobs_are(count)} cancelled", queue=name, cancelled=count)
     elif await client.queue(name).cancel_key(key, force=force):
         output.say(f"the job with the key {key} is cancelled", queue=name, cancelled=1)
     else:
@@ -400,7 +387,7 @@ async def _move(
     if is_named:
         _say_of_each("is moved", moved=moved, refused=refused)
     else:
-        output.say(f"{output.jobs_are(len(moved))} moved", moved=moved, refused=refused)
+        output.say(f"{wording.jobs_are(len(moved))} moved", moved=moved, refused=refused)
 
 
 def _say_of_each(what: str, **ids: list[int]) -> None:

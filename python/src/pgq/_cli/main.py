@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pgq._cli.base import Root
+from pgq._cli.dashboard import dashboard
 from pgq._cli.doctor import doctor
 from pgq._cli.enqueue import enqueue
 from pgq._cli.extension import install, upgrade
@@ -21,7 +22,7 @@ _SECTIONS = {
     "Jobs": (jobs, job, retry, cancel, move),
     "Queues": (queues, queue, pause, resume, unblock, purge),
     "Schedules": (schedules, schedule),
-    "Watch": (top, workers, health, locks, metrics),
+    "Watch": (top, dashboard, workers, health, locks, metrics),
     "Server": (install, upgrade, doctor),
 }
 

@@ -8,9 +8,9 @@ from types import FrameType
 
 import click
 
+from pgq._cli import params
 from pgq._cli.base import Command, settings
 from pgq._cli.errors import Failure
-from pgq._cli.params import address
 from pgq._cli.web import serving
 
 
@@ -24,7 +24,7 @@ from pgq._cli.web import serving
 )
 @click.option(
     "--listen",
-    type=address,
+    type=params.address,
     metavar="HOST:PORT",
     default="127.0.0.1:9187",
     show_default=True,

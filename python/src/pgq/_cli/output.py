@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,11 +16,10 @@ from rich.text import Text
 
 from pgq._cli import params
 from pgq._cli.base import settings
+from pgq._operate import wording
 
 JSON_COLUMNS: Final = ("payload", "headers", "checkpoint", "result", "history")
 _PIPE_COLUMNS: Final = 10**9  # lines to a pipe or file are not cut
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_BESIDE_THE_ERROR: Final = ("DETAIL:", "HINT:", "CONTEXT:")
 _LONG: Final = {"payload", "last_error", "query", "detail", "waiting_query", "blocking_query"}
 _STYLES: Final = {
     "ok": "green",
@@ -42,57 +40,6 @@ def console(*, stderr: bool = False) -> Console:
     return out
 
 
-def age(value: timedelta | None) -> str:
-    """Return a duration in its two largest units."""
-    if value is None:
-        return ""
-    seconds = value.total_seconds()
-    sign = "-" if seconds < 0 else ""
-    seconds = abs(seconds)
-    if seconds < 60:
-        return f"{sign}{seconds:.1f}s" if seconds < 10 else f"{sign}{seconds:.0f}s"
-    for large, small, name, part in ((86400, 3600, "d", "h"), (3600, 60, "h", "m")):
-        if seconds >= large:
-            return f"{sign}{seconds // large:.0f}{name} {seconds % large // small:.0f}{part}"
-    return f"{sign}{seconds // 60:.0f}m {seconds % 60:.0f}s"
-
-
-def text(value: Any) -> str:
-    """Return a value as people read it; control characters are escaped."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, timedelta):
-        return age(value)
-    if isinstance(value, datetime):
-        return value.astimezone().isoformat(" ", "seconds").removesuffix(":00")  # as in psql
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(value))
-
-
-def line(value: Any) -> str:
-    """Return a value as `text` does, on one line."""
-    return " ".join(text(value).split())
-
-
-def error_line(value: Any) -> str:
-    """Return the line of a text that says the error: of a traceback the last, before its hints."""
-    lines = [line for line in text(value).splitlines() if line.strip()]
-    while len(lines) > 1 and lines[-1].startswith(_BESIDE_THE_ERROR):
-        lines.pop()
-    return lines[-1] if lines else ""
-
-
-def jobs(count: int, what: str = "") -> str:
-    """Return how many jobs that are."""
-    return f"{count} {what}{'job' if count == 1 else 'jobs'}"
-
-
-def jobs_are(count: int) -> str:
-    """Return the beginning of a sentence on so many jobs."""
-    return f"{jobs(count)} {'is' if count == 1 else 'are'}"
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table.
@@ -106,7 +53,7 @@ class Column:
 
     name: str
     heading: str | None = None
-    show: Callable[[Any], str] = line
+    show: Callable[[Any], str] = wording.line
     right: bool = False
 
 

@@ -13,12 +13,14 @@ import asyncpg
 import click
 
 from pgq._admin import Admin
-from pgq._cli import output, params, sql
-from pgq._cli.base import Client, Command, Group, connected, settings
+from pgq._cli import output, params
+from pgq._cli.base import Command, Group, connected, settings
 from pgq._cli.errors import Failure
 from pgq._cli.output import Column
 from pgq._errors import QueueInUse
 from pgq._models import JobState
+from pgq._operate import sql, when, wording
+from pgq._operate.client import Client
 
 COLUMNS: Final = (
     Column("queue"),
@@ -90,8 +92,8 @@ def _queue_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 def _setting(value: Any) -> str:
     """Return the value of a setting as the options take it."""
     if isinstance(value, timedelta):
-        return params.shown_duration(value)
-    shown = output.line(value)
+        return when.shown_duration(value)
+    shown = wording.line(value)
     return shown.removesuffix(".0") if isinstance(value, float) else shown
 
 
@@ -285,4 +287,4 @@ def purge(name: str, states: tuple[str, ...], *, yes: bool) -> None:
 @connected
 async def _purge(client: Client, name: str, states: tuple[str, ...]) -> None:
     count = await client.admin().purge(name, cast("tuple[JobState, ...]", states))
-    output.say(f"{output.jobs_are(count)} deleted", queue=name, deleted=count)
+    output.say(f"{wording.jobs_are(count)} deleted", queue=name, deleted=count)

@@ -6,10 +6,12 @@ from typing import Any, Final
 
 import click
 
-from pgq._cli import output, params, sql
-from pgq._cli.base import Client, Command, Group, connected
+from pgq._cli import output, params
+from pgq._cli.base import Command, Group, connected
 from pgq._cli.errors import Failure
 from pgq._cli.output import Column
+from pgq._operate import sql, wording
+from pgq._operate.client import Client
 
 _COLUMNS: Final = (
     Column("name"),
@@ -87,7 +89,7 @@ def add(
 @connected
 async def _add(client: Client, name: str, queue: str, options: dict[str, Any]) -> None:
     first = await client.admin(dumps=params.dumps).schedule(name, queue=queue, **options)
-    output.say(f"schedule {name}: next {output.text(first)}", schedule=name, next_at=first)
+    output.say(f"schedule {name}: next {wording.text(first)}", schedule=name, next_at=first)
 
 
 @schedule.command(cls=Command, examples="pgq schedule remove nightly")

@@ -11,8 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.text import Text
 
-from pgq._cli import checks, output, stuck
-from pgq._cli.finding import Facts, Finding, Limits
+from pgq._operate import obstacles, wording
+from pgq._operate.finding import Facts, Finding, Limits
 
 Row = dict[str, Any]
 
@@ -188,7 +188,7 @@ class Frame:
         if view.shows_help:
             return Group(*(Text(_cut(line, width)) for line in HELP.splitlines()[:height]))
         head = "{database}, PostgreSQL {version}, ".format(**self.server)
-        head += output.text(self.facts.now)
+        head += wording.text(self.facts.now)
         lines = [Text(_cut(f"{head}   ? help", width), style="bold"), Text()]
         obstacles = self._obstacles(width)
         if height is not None and len(obstacles) > height // 4:
@@ -215,12 +215,7 @@ class Frame:
 
     def _obstacles(self, width: int) -> list[Text]:
         """Return one line for each kind of diagnosis."""
-        found = [
-            *stuck.diagnose(self.facts, _LIMITS),
-            *checks.obstacles(self.facts, _LIMITS.transaction_age),
-            *checks.health(self.facts, _LIMITS.transaction_age),
-            *checks.schedules(self.facts),
-        ]
+        found = obstacles.diagnose(self.facts, _LIMITS)
         kinds: dict[str, list[Finding]] = {}
         for one in found:
             if one.status != "ok":
@@ -229,7 +224,7 @@ class Frame:
             text = "Nothing is in the way of jobs, rotation or vacuum."
             return [Text(_cut(text if self.facts.health else "", width), style="green")]
         return [
-            Text(_cut(f"{len(found):3} x {kind}: {output.line(found[0].detail)}", width), "yellow")
+            Text(_cut(f"{len(found):3} x {kind}: {wording.line(found[0].detail)}", width), "yellow")
             for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1]))
         ]
 
@@ -239,7 +234,7 @@ def _rate(per_minute: int | None) -> float | None:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else output.line(value)
+    return f"{value:.1f}" if isinstance(value, float) else wording.line(value)
 
 
 def _cut(text: str, width: int) -> str:

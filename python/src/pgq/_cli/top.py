@@ -17,11 +17,13 @@ import click
 from rich.live import Live
 from rich.text import Text
 
-from pgq._cli import output, params, sql
-from pgq._cli.base import Client, Command, Settings, connect, connected, settings
-from pgq._cli.errors import SERVER_ERRORS, Failure, explain
-from pgq._cli.finding import gather
+from pgq._cli import output, params
+from pgq._cli.base import Command, Settings, connect, connected, settings
+from pgq._cli.errors import Failure, explain
 from pgq._cli.screen import Frame, View
+from pgq._operate import sql
+from pgq._operate.client import SERVER_ERRORS, Client
+from pgq._operate.finding import gather
 
 _CALL_SECONDS: Final = 10.0
 _END_KEYS: Final = frozenset("qQ\x1a")  # the last one is Ctrl-Z

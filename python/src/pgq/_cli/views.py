@@ -6,9 +6,11 @@ from typing import Final
 
 import click
 
-from pgq._cli import output, sql
-from pgq._cli.base import Client, Command, connected
+from pgq._cli import output
+from pgq._cli.base import Command, connected
 from pgq._cli.output import Column
+from pgq._operate import sql
+from pgq._operate.client import Client
 
 WORKERS: Final = (
     Column("worker"),

@@ -1,4 +1,4 @@
-"""The statements of the command line that no method has; see `pgq._sql.in_schema`."""
+"""The statements of command line and dashboard that no method has; see `pgq._sql.in_schema`."""
 
 from typing import Final
 
@@ -67,6 +67,9 @@ _MATCHING: Final = """
                   and ($8::text is null or pg_catalog.jsonb_contains(m.payload, $8::jsonb))
                   and ($9::text is null or m.group_key = $9)
                   and ($10::text is null or m.worker = $10)
+                  and ($15::text is null or m.dedupe_key = $15)
+                  and ($16::text is null or pg_catalog.strpos(
+                          pg_catalog.lower(m.payload::text), pg_catalog.lower($16)) > 0)
                   and coalesce(coalesce(m.finished_at, m.claimed_at, m.enqueued_at)
                                >= coalesce($11::timestamptz, pg_catalog.now() - $12::interval),
                                true)
@@ -88,11 +91,71 @@ JOBS_BETWEEN: Final = (
     + _MATCHING
 )
 
-IDS_BETWEEN: Final = (
+# As much of them as a line of a list shows: a payload may have 64 MB.
+LINES_BETWEEN: Final = (
     """
-    select j.id, j.queue, j.state, j.task, pg_catalog.right(j.last_error, 1000) as last_error"""
+    select j.id, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.group_key,
+           j.dedupe_key, j.task, j.worker, j.enqueued_at, j.run_at, j.claimed_at,
+           j.lease_expires_at, j.finished_at, j.cancel_requested,
+           pg_catalog.right(j.last_error, 1000) as last_error,
+           pg_catalog."left"(j.payload::text, 300) as payload"""
     + _MATCHING
 )
+
+# How long jobs waited and ran, in seconds.
+TIMES_BETWEEN: Final = (
+    """
+    select j.id, j.finished_at,
+           greatest(extract(epoch from j.claimed_at - j.run_at), 0)::float8 as waited,
+           extract(epoch from j.finished_at - j.claimed_at)::float8 as ran"""
+    + _MATCHING
+)
+
+# What a page shows of one job; of JSON the first 100,000 characters.
+JOB: Final = """
+    select j.id, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.group_key,
+           j.dedupe_key, j.headers ->> 'task' as task, j.worker, j.enqueued_at, j.run_at,
+           j.claimed_at, j.lease_expires_at, j.finished_at, j.expires_at, j.cancel_requested,
+           j.last_error,
+           pg_catalog."left"(pg_catalog.jsonb_pretty(j.payload), 100000) as payload,
+           pg_catalog."left"(pg_catalog.jsonb_pretty(j.headers), 100000) as headers,
+           pg_catalog."left"(pg_catalog.jsonb_pretty(j.checkpoint), 100000) as checkpoint,
+           pg_catalog."left"(pg_catalog.jsonb_pretty(j.result), 100000) as result
+      from @pgq_get($1::bigint) j"""
+
+# What the current role may do with which queues; '*' is for all.
+PERMITTED: Final = """
+    select p.queue, p.privileges
+      from @pgq_privileges p
+     where case when p.role = 'public' then true
+                else pg_catalog.pg_has_role(p.role::name, 'usage') end
+     union all
+    select '*', '{consume,enqueue,manage,observe}'::text[]
+      from pg_catalog.pg_namespace n
+     where n.nspname = 'pgq' and pg_catalog.pg_has_role(n.nspowner, 'usage')"""
+
+# A job as a schedule adds it, now.
+RUN_SCHEDULE: Final = """
+    select @pgq_enqueue(
+               payload => s.payload, queue => s.queue, priority => s.priority,
+               max_attempts => s.max_attempts,
+               headers => coalesce(s.headers, '{}')
+                   || pg_catalog.jsonb_build_object('pgq_schedule', s.name)
+           ) as id
+      from @pgq_schedules s
+     where s.name = $1::text"""
+
+IDS_BETWEEN: Final = (
+    """
+    select j.id, j.queue, j.state, j.task, j.finished_at,
+           pg_catalog.right(j.last_error, 1000) as last_error"""
+    + _MATCHING
+)
+
+IDS_OF: Final = """
+    select j.id, j.queue, j.state, j.headers ->> 'task' as task,
+           pg_catalog.right(j.last_error, 1000) as last_error
+      from pg_catalog.unnest($1::bigint[]) i (id), @pgq_get(i.id) j"""
 
 RETRY_MANY: Final = """
     select i.id, @pgq_retry(id => i.id) as done

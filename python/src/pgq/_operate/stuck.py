@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable
 from typing import Final
 
-from pgq._cli import output
-from pgq._cli.finding import Facts, Finding, Limits, Row, jobs_wait, literal, some
+from pgq._operate import wording
+from pgq._operate.finding import Facts, Finding, Limits, Row, jobs_wait, literal, some
 
 _LIVE: Final = ("ready", "scheduled", "waiting", "active")
 _RELEASE: Final = (
@@ -88,14 +88,14 @@ class _Queue:
             f"{first['job_id']}{group}, which is {first['state']}"
         )
         if len(rows) > 1:
-            detail += f", and for {output.jobs(len(rows) - 1, 'other ')}"
-        detail += f"; for {output.age(age)}"
+            detail += f", and for {wording.jobs(len(rows) - 1, 'other ')}"
+        detail += f"; for {wording.age(age)}"
         if first["state"] == "scheduled":
-            detail += f", due {output.text(first['until'])}"
+            detail += f", due {wording.text(first['until'])}"
         holders = [
             f"job {one['job_id']}: "
             + self.facts.worker(one["worker"], one["pid"], one["since"])
-            + f", until {output.text(one['until'])} unless it is renewed"
+            + f", until {wording.text(one['until'])} unless it is renewed"
             for one in rows
             if one["state"] == "active"
         ]
@@ -127,8 +127,8 @@ class _Queue:
             since = self.facts.now - min(one["next_expiry_at"] for one in over)
             if since > limit:
                 detail = (
-                    f"{self.name}: the leases of {output.jobs(row['active'])} have been over for "
-                    f"{output.age(since)}, and nobody claims"
+                    f"{self.name}: the leases of {wording.jobs(row['active'])} have been over for "
+                    f"{wording.age(since)}, and nobody claims"
                 )
                 return [self._finding("expired", detail, self._start(), map(self._holder, over))]
         if not row["ready"] or (row["oldest_ready_age"] or limit) <= limit:
@@ -144,19 +144,19 @@ class _Queue:
     def _old(self) -> Finding:
         """Return why the oldest job has been ready for long."""
         row = self.row
-        detail = f"{self.name}: the oldest of {output.jobs(row['ready'])} has been ready for "
-        detail += output.age(row["oldest_ready_age"])
+        detail = f"{self.name}: the oldest of {wording.jobs(row['ready'])} has been ready for "
+        detail += wording.age(row["oldest_ready_age"])
         holders = [self._holder(one) for one in self.workers]
         gone = [one for one in self.workers if one["backend_gone"]]
         if self.rate is not None:
-            until = output.text(self.rate["until"])
+            until = wording.text(self.rate["until"])
             detail += f", and its rate limit lets none start until {until}"
             advice = f"Wait, or pgq queue configure {self.quoted} --rate-limit N"
             return self._finding("rate limit", detail, advice)
         if 0 < row["max_active"] <= row["active"] and not row["estimated"]:
             detail += f", and as many are active as its max-active allows, {row['max_active']}"
             if gone == self.workers:
-                until = output.text(max(one["next_expiry_at"] for one in gone))
+                until = wording.text(max(one["next_expiry_at"] for one in gone))
                 release = _RELEASE.format(
                     queue=literal(self.name), worker=literal(gone[0]["worker"] or "")
                 )
@@ -177,8 +177,8 @@ class _Queue:
 
     def _holder(self, row: Row) -> str:
         who = self.facts.worker(row["worker"], row["pid"], row["oldest_claimed_at"])
-        until = output.text(row["next_expiry_at"])
-        return f"{who or 'somebody'}: {output.jobs(row['jobs'])}, the first until {until}"
+        until = wording.text(row["next_expiry_at"])
+        return f"{who or 'somebody'}: {wording.jobs(row['jobs'])}, the first until {until}"
 
     def _full(self) -> list[Finding]:
         most = self.facts.settings.get(self.name, {}).get("max_ready", 0)
@@ -192,8 +192,8 @@ class _Queue:
         row = self.row
         if not row["scheduled"] or row["ready"] or row["active"]:
             return []
-        due = output.text(row["next_due"])
-        detail = f"{self.name}: {output.jobs_are(row['scheduled'])} scheduled, the next for {due}"
+        due = wording.text(row["next_due"])
+        detail = f"{self.name}: {wording.jobs_are(row['scheduled'])} scheduled, the next for {due}"
         return [Finding("queues", "ok", detail, None, "scheduled")]
 
     def _dead(self) -> list[Finding]:
@@ -204,5 +204,5 @@ class _Queue:
         advice = (
             f"pgq jobs --queue {self.quoted} --state dead; pgq retry --queue {self.quoted} --all"
         )
-        detail = f"{self.name}: {output.jobs(dead, 'dead ')}"
+        detail = f"{self.name}: {wording.jobs(dead, 'dead ')}"
         return [self._finding("dead", detail, advice)]

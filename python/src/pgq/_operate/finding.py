@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 
-from pgq._cli import output, sql
-from pgq._cli.base import Client
+from pgq._operate import sql, wording
+from pgq._operate.client import Client
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 Row: TypeAlias = dict[str, Any]
@@ -153,4 +153,4 @@ def some(items: list[str], most: int = 3) -> str:
 
 def jobs_wait(count: int) -> str:
     """Return the beginning of a sentence on jobs that wait."""
-    return f"{output.jobs(count)} {'waits' if count == 1 else 'wait'}"
+    return f"{wording.jobs(count)} {'waits' if count == 1 else 'wait'}"

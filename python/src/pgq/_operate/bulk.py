@@ -1,0 +1,37 @@
+"""Changes of many jobs, some in each transaction."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import asyncpg
+
+from pgq._errors import DuplicateKey
+from pgq._operate import sql
+from pgq._operate.client import Client
+
+STEP: Final = 100  # jobs that are changed in one transaction
+
+
+async def retry(client: Client, ids: list[int]) -> list[int]:
+    """Make dead jobs ready again, and return the ids of those that are."""
+    try:
+        return await _done(client, sql.RETRY_MANY, ids)
+    except asyncpg.UniqueViolationError:  # of one of them
+        return [job_id for job_id in ids if await _retried(client, job_id)]
+
+
+async def cancel(client: Client, ids: list[int], *, force: bool) -> list[int]:
+    """Cancel live jobs, and return the ids of those that are."""
+    return await _done(client, sql.CANCEL_MANY, ids, force)
+
+
+async def _retried(client: Client, job_id: int) -> bool:
+    with suppress(DuplicateKey):
+        return await client.queue().retry(job_id)
+    return False
+
+
+async def _done(client: Client, statement: str, ids: list[int], *args: object) -> list[int]:
+    return [row["id"] for row in await client.fetch(statement, ids, *args) if row["done"]]

@@ -1,0 +1,419 @@
+"""What the dashboard changes: single actions, and runs over many jobs.
+
+Each change is one function of the extension. A run first looks which jobs are meant and shows how
+many of what kind; once it is confirmed it changes exactly those, in steps. Whatever is tried is
+logged with its user by the logger `pgq.dashboard.audit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from pgq._models import JobState
+from pgq._operate import bulk, sql, wording
+from pgq._operate.client import SERVER_ERRORS, Client
+from pgq._operate.search import Filter, Search
+from pgq.dashboard._access import User
+from pgq.dashboard._live import Live, reason
+
+Fields: TypeAlias = Mapping[str, str]
+Verb: TypeAlias = Literal["retry", "cancel", "purge"]
+Phase: TypeAlias = Literal["looking", "asking", "running", "done", "stopped", "failed"]
+
+MOST: Final = 1_000_000  # jobs of one run
+PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead", "completed", "cancelled")
+STATES_OF: Final[Mapping[Verb, tuple[str, ...]]] = {
+    "retry": ("dead",),
+    "cancel": ("ready", "scheduled", "waiting", "active"),
+    "purge": PURGEABLE,
+}
+_NUMBER: Final = re.compile(r"\d+")
+_PURGE_STEP: Final = 1000
+_ENTRIES: Final = 300
+_RUNS: Final = 50
+_SIGNATURES: Final = 12  # kinds of jobs that a preview shows
+
+audit_log: Final = logging.getLogger("pgq.dashboard.audit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An action that was tried."""
+
+    number: int
+    at: datetime
+    user: str
+    action: str
+    target: Fields
+    is_done: bool
+    outcome: str
+
+
+class Audit:
+    """The last actions, for a page; all of them go to the log."""
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry] = deque(maxlen=_ENTRIES)
+        self._count = 0
+
+    def note(
+        self, user: User, action: str, target: Fields, *, is_done: bool, outcome: str
+    ) -> Entry:
+        """Keep and log an action."""
+        self._count += 1
+        entry = Entry(
+            number=self._count,
+            at=datetime.now(UTC),
+            user=user.name,
+            action=action,
+            target=target,
+            is_done=is_done,
+            outcome=outcome,
+        )
+        self.entries.appendleft(entry)
+        facts = {"user": user.name, "action": action, **target, "outcome": outcome}
+        shown = " ".join(f"{name}={json.dumps(value)}" for name, value in facts.items())
+        audit_log.log(logging.INFO if is_done else logging.WARNING, "%s", shown)
+        return entry
+
+    def entry(self, number: int) -> Entry | None:
+        """Return an action by its number."""
+        return next((one for one in self.entries if one.number == number), None)
+
+
+class RefusedError(Exception):
+    """The action was not done, for a reason to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change of one thing.
+
+    Args:
+        label: of its button.
+        privilege: that the role needs on the queue.
+        fields: the names of what it is about.
+        run: does it, and tells what has become of it.
+    """
+
+    label: str
+    privilege: str
+    fields: tuple[str, ...]
+    run: Callable[[Client, Fields], Awaitable[str]]
+
+
+def _job_id(fields: Fields) -> int:
+    try:
+        return int(fields["id"])
+    except ValueError as exc:
+        raise RefusedError("that is no id of a job") from exc
+
+
+async def _pause(client: Client, fields: Fields) -> str:
+    await client.admin().pause(fields["queue"])
+    return f"queue {fields['queue']} is paused: active jobs go on, no other starts"
+
+
+async def _resume(client: Client, fields: Fields) -> str:
+    await client.admin().resume(fields["queue"])
+    return f"queue {fields['queue']} is resumed"
+
+
+async def _unblock(client: Client, fields: Fields) -> str:
+    if not await client.admin().unblock(fields["queue"], fields["group"]):
+        raise RefusedError(f"the group {fields['group']} is not blocked")
+    return f"group {fields['group']} goes on; its dead job stays dead"
+
+
+async def _retry(client: Client, fields: Fields) -> str:
+    job_id = _job_id(fields)
+    if not await client.queue().retry(job_id):
+        raise RefusedError(f"there is no dead job {job_id} that the role may manage")
+    return f"job {job_id} is ready again"
+
+
+async def _cancel(client: Client, fields: Fields) -> str:
+    job_id = _job_id(fields)
+    if await client.queue().cancel(job_id):
+        return f"job {job_id} is cancelled"
+    if any(job["cancel_requested"] for job in await client.fetch(sql.JOB, job_id)):
+        return f"job {job_id} is active: its worker is told at its next heartbeat"
+    raise RefusedError(f"there is no live job {job_id} that the role may manage")
+
+
+async def _pause_schedule(client: Client, fields: Fields) -> str:
+    return _of_schedule(
+        fields, "is paused", done=await client.admin().pause_schedule(fields["schedule"])
+    )
+
+
+async def _resume_schedule(client: Client, fields: Fields) -> str:
+    return _of_schedule(
+        fields, "is resumed", done=await client.admin().resume_schedule(fields["schedule"])
+    )
+
+
+def _of_schedule(fields: Fields, what: str, *, done: bool) -> str:
+    if not done:
+        raise RefusedError(f"there is no schedule {fields['schedule']} that the role may manage")
+    return f"schedule {fields['schedule']} {what}"
+
+
+async def _run_schedule(client: Client, fields: Fields) -> str:
+    rows = await client.fetch(sql.RUN_SCHEDULE, fields["schedule"])
+    if not rows:
+        raise RefusedError(f"there is no schedule {fields['schedule']} that the role may observe")
+    return f"schedule {fields['schedule']}: job {rows[0]['id']} is enqueued"
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "pause": Action("Pause", "manage", ("queue",), _pause),
+    "resume": Action("Resume", "manage", ("queue",), _resume),
+    "unblock": Action("Unblock", "manage", ("queue", "group"), _unblock),
+    "retry": Action("Retry", "manage", ("queue", "id"), _retry),
+    "cancel": Action("Cancel", "manage", ("queue", "id"), _cancel),
+    "pause-schedule": Action("Pause", "manage", ("queue", "schedule"), _pause_schedule),
+    "resume-schedule": Action("Resume", "manage", ("queue", "schedule"), _resume_schedule),
+    "run-schedule": Action("Run now", "enqueue", ("queue", "schedule"), _run_schedule),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meant:
+    """Which jobs a run is about.
+
+    Args:
+        verb: what it does.
+        wanted: what the jobs are like.
+        ids: those that were selected, None for all that are like that.
+        error: the last line of their error, with numbers left out; None: no matter.
+        force: cancel active jobs, too.
+    """
+
+    verb: Verb
+    wanted: Filter
+    ids: tuple[int, ...] | None = None
+    error: str | None = None
+    force: bool = False
+
+    def target(self) -> Fields:
+        """Return what it is about, for the log."""
+        named = {
+            "queue": self.wanted.queue,
+            "states": ",".join(self.wanted.states or ()),
+            "task": self.wanted.task,
+            "key": self.wanted.dedupe_key,
+            "group": self.wanted.group,
+            "worker": self.wanted.worker,
+            "since": self.wanted.since,
+            "until": self.wanted.until,
+            "text": self.wanted.text,
+            "error_text": self.wanted.error,
+            "error": self.error,
+            "ids": None if self.ids is None else len(self.ids),
+            "force": "yes" if self.force else None,
+        }
+        return {name: str(value) for name, value in named.items() if value}
+
+
+@dataclass(slots=True)
+class Run:
+    """A change of many jobs, from the look to its end.
+
+    Args:
+        id: not to be guessed.
+        user: who has begun it, and alone may go on with it.
+        meant: which jobs.
+        phase: how far it is.
+        ids: the jobs, the oldest first; of a purge there are none.
+        kinds: how many there are of each queue, state, task and error.
+        total: how many jobs there are.
+        passed: of those, how many have been tried.
+        changed: of those, how many were changed.
+        low: the ids above it have been looked at.
+        problem: why it has failed.
+    """
+
+    id: str
+    user: User
+    meant: Meant
+    at: datetime
+    phase: Phase = "looking"
+    ids: list[int] = field(default_factory=list[int])
+    kinds: Counter[tuple[str, str, str | None, str]] = field(
+        default_factory=Counter[tuple[str, str, str | None, str]]
+    )
+    total: int = 0
+    passed: int = 0
+    changed: int = 0
+    low: int = 0
+    problem: str | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether it is at work."""
+        return self.phase in ("looking", "running")
+
+    def shown_kinds(self) -> list[tuple[tuple[str, str, str | None, str], int]]:
+        """Return the kinds with the most jobs."""
+        return self.kinds.most_common(_SIGNATURES)
+
+
+def signature(error: str | None) -> str:
+    """Return the line of an error that says it, without the numbers in which it differs."""
+    line = " ".join(wording.error_line(error).split())
+    return _NUMBER.sub("#", line)[:300]
+
+
+class Runs:
+    """The runs of this process; one at a time is at work."""
+
+    def __init__(self, live: Live, audit: Audit) -> None:
+        self._live = live
+        self._audit = audit
+        self._runs: dict[str, Run] = {}
+        self._turn = asyncio.Lock()
+
+    def get(self, run_id: str, user: User) -> Run | None:
+        """Return a run of a user."""
+        run = self._runs.get(run_id)
+        return run if run is not None and run.user.name == user.name else None
+
+    def of(self, user: User) -> list[Run]:
+        """Return the runs of a user, the newest first."""
+        return [run for run in reversed(self._runs.values()) if run.user.name == user.name]
+
+    def begin(self, user: User, meant: Meant) -> Run:
+        """Look which jobs are meant."""
+        run = Run(secrets.token_urlsafe(12), user, meant, datetime.now(UTC))
+        idle = [one.id for one in self._runs.values() if not one.is_busy]
+        for run_id in idle[: max(len(self._runs) + 1 - _RUNS, 0)]:
+            del self._runs[run_id]
+        self._runs[run.id] = run
+        self._go_on(run, self._look_for)
+        return run
+
+    def start(self, run: Run) -> None:
+        """Change the jobs that the look has found."""
+        if run.phase == "asking":
+            run.phase = "running"
+            self._go_on(run, self._change)
+
+    def stop(self, run: Run) -> None:
+        """End a run; what was changed stays so."""
+        if run.phase in ("looking", "asking", "running"):
+            was_running = run.phase == "running"
+            run.phase = "stopped"
+            if not was_running and run.task is not None:
+                run.task.cancel()
+            if not was_running:
+                self._note(run, "stopped before anything was changed")
+
+    async def close(self) -> None:
+        """End all runs after their step."""
+        for run in self._runs.values():
+            self.stop(run)
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _go_on(self, run: Run, work: Callable[[Client, Run], Awaitable[None]]) -> None:
+        async def go_on() -> None:
+            try:
+                async with self._turn, self._live.connect() as client:
+                    await work(client, run)
+            except SERVER_ERRORS as exc:
+                run.phase, run.problem = "failed", reason(exc)
+                self._note(run, f"failed: {run.problem}")
+
+        run.task = asyncio.get_running_loop().create_task(go_on())
+
+    async def _look_for(self, client: Client, run: Run) -> None:
+        meant = run.meant
+        if meant.verb == "purge":
+            await self._count(client, run)
+        elif meant.ids is not None:
+            rows = await client.fetch(sql.IDS_OF, list(meant.ids))
+            states = STATES_OF[meant.verb]
+            self._add(run, [row for row in rows if row["state"] in states])
+        else:
+            search = Search(client, meant.wanted, known=self._live.known_id)
+            async for page in search.pages(sql.IDS_BETWEEN, limit=MOST):
+                self._add(run, page)
+                run.low = search.low
+            self._live.known_id = search.known
+        run.ids.reverse()
+        run.phase = "asking"
+
+    def _add(self, run: Run, rows: Sequence[dict[str, Any]]) -> None:
+        for row in rows:
+            error = signature(row["last_error"])
+            if run.meant.error is None or error == run.meant.error:
+                run.ids.append(row["id"])
+                run.kinds[row["queue"], row["state"], row["task"], error] += 1
+        run.total = len(run.ids)
+
+    async def _count(self, client: Client, run: Run) -> None:
+        """Count what a purge would delete; of the archive only dead jobs are counted."""
+        queue = run.meant.wanted.queue or ""
+        for row in await client.fetch(sql.QUEUES):
+            for state in run.meant.wanted.states or ():
+                if row["queue"] == queue and (count := row.get(state) or 0):
+                    run.kinds[queue, state, None, ""] = count
+        run.total = sum(run.kinds.values())
+
+    async def _change(self, client: Client, run: Run) -> None:
+        if run.meant.verb == "purge":
+            await self._purge(client, run)
+        else:
+            while run.phase == "running" and run.passed < run.total:
+                ids = run.ids[run.passed : run.passed + bulk.STEP]
+                if run.meant.verb == "retry":
+                    run.changed += len(await bulk.retry(client, ids))
+                else:
+                    run.changed += len(await bulk.cancel(client, ids, force=run.meant.force))
+                run.passed += len(ids)
+        if run.phase == "running":
+            run.phase = "done"
+        self._note(run, f"{run.phase}: {outcome_of(run)}")
+
+    async def _purge(self, client: Client, run: Run) -> None:
+        admin, queue = client.admin(), run.meant.wanted.queue or ""
+        states = cast("tuple[JobState, ...]", run.meant.wanted.states)
+        while run.phase == "running":
+            count = await admin.purge(queue, states, _PURGE_STEP)
+            run.changed += count
+            run.passed += count
+            if count < _PURGE_STEP:
+                return
+
+    def _note(self, run: Run, outcome: str) -> None:
+        self._live.change()
+        is_done = run.phase == "done"
+        self._audit.note(
+            run.user, f"{run.meant.verb} many", run.meant.target(), is_done=is_done, outcome=outcome
+        )
+
+
+def outcome_of(run: Run) -> str:
+    """Return what has become of the jobs of a run."""
+    done = {"retry": "ready again", "cancel": "cancelled", "purge": "deleted"}[run.meant.verb]
+    text = f"{wording.jobs_are(run.changed)} {done}"
+    if (left := run.passed - run.changed) > 0:
+        if run.meant.verb == "retry":
+            why = "no longer dead, or a live job has the key"
+        elif run.meant.force:
+            why = "no longer live"
+        else:
+            why = "no longer live, or active: then the worker is told"
+        text += f"; {wording.jobs(left)} not: {why}"
+    return text

@@ -1,0 +1,386 @@
+"""The pages of the dashboard: what they show, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pgq
+import pytest
+import pytest_asyncio
+from pgq import dashboard
+from pgq.dashboard._live import Live
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
+from starlette.routing import Mount
+
+from .dashboard_site import Page, Site, site_of, visit
+from .pages import read
+from .sessions import Connection
+
+PAGES = ("/", "/queue?name=default", "/jobs", "/dead", "/workers", "/schedules", "/actions")
+STATIC = Path(dashboard.__file__).parent / "static"
+HOSTILE = "<xss-tag onload=1>'\"&amp;<script>alert(1)</script>\u202e</td>"
+
+
+@pytest_asyncio.fixture
+async def site(pool: asyncpg.Pool[Any]) -> AsyncIterator[Site]:
+    """The dashboard for a user who may act."""
+    async with site_of(pool) as site:
+        yield site
+
+
+async def die(queue: pgq.Queue, *, error: str = "no", **options: Any) -> int:
+    """Let a new job die, and return its id."""
+    job_id = await queue.enqueue(options.pop("payload", {}), **options)
+    [job] = await queue.dequeue(1, worker="the worker")
+    assert job.id == job_id
+    await queue.fail(job, error, retryable=False)
+    return job_id
+
+
+async def test_every_page_is_there_in_an_empty_database_and_says_what_to_do_next(
+    site: Site,
+) -> None:
+    texts = {path: (await site.get(path)).text for path in PAGES}
+    assert "pgq enqueue default" in texts["/"]
+    assert "There is no job" in texts["/jobs"]
+    assert "No job is dead." in texts["/dead"]
+    assert "pgq worker MODULE:WORKER" in texts["/workers"]
+    assert "pgq schedule add" in texts["/schedules"]
+    assert "Nobody has changed anything" in texts["/actions"]
+
+
+async def test_pages_run_nothing_but_their_own_files(site: Site, queue: pgq.Queue) -> None:
+    job_id = await die(queue)
+    for path in (*PAGES, f"/job/{job_id}", "/nothing", "/job/12345"):
+        page = await site.get(path, status=404 if path in ("/nothing", "/job/12345") else 200)
+        policy = site.answers[-1].headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert site.answers[-1].headers["cache-control"] == "no-store"
+        for name, attributes in page.elements:
+            assert name != "style"
+            assert name != "script" or str(attributes["src"]).startswith("/static/")
+            assert not [one for one in attributes if one.startswith("on") or one == "style"]
+        assert not [url for url in page.values("link", "href") if not url.startswith("/static/")]
+
+
+async def test_the_overview_shows_the_numbers_of_the_views(site: Site, queue: pgq.Queue) -> None:
+    await die(queue)
+    await queue.enqueue_many([1, 2, 3])
+    await queue.enqueue(4, delay=timedelta(hours=1))
+    await queue.dequeue(1)
+    text = (await site.get("/")).text
+    assert "2 ready 1 scheduled 0 waiting 1 active 1 dead" in _totals(text)
+    assert "default: 1 dead job" in text
+
+
+def _totals(text: str) -> str:
+    """Return the totals as number and name."""
+    words = text.split()
+    names = ("ready", "scheduled", "waiting", "active", "dead")
+    start = next(i for i in range(len(words)) if words[i : i + 9 : 2] == list(names))
+    return " ".join(f"{words[start + 2 * i + 1]} {name}" for i, name in enumerate(names))
+
+
+async def test_a_queue_shows_its_limits_settings_and_what_blocks_its_groups(
+    site: Site, pool: asyncpg.Pool[Any], admin: pgq.Admin
+) -> None:
+    await admin.create_queue("mail/€ 1", max_active=3, max_ready=10, group_on_dead="block")
+    mail = pgq.Queue(pool, "mail/€ 1")
+    head = await die(mail, group_key="ada")
+    behind = await mail.enqueue({}, group_key="ada")
+    page = await site.get("/queue", name="mail/€ 1")
+    assert "0 of 3" in page.text
+    assert "0 of 10" in page.text
+    assert "group_on_dead block default continue" in page.text
+    assert "blocked group" in page.text
+    assert "unblock" in page.buttons()
+    page = await site.get(f"/job/{behind}")
+    assert f"job {head}, dead" in page.text
+    assert f"job {behind}, waiting" in page.text
+    page = await site.get(f"/job/{head}")
+    assert "1 job of mail/€ 1" in page.text
+
+
+async def test_a_job_shows_all_that_is_kept_of_it(site: Site, queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue(
+        {"to": "ada"},
+        headers={"task": "send", "trace": "abc"},
+        group_key="g",
+        dedupe_key="k",
+        priority=7,
+    )
+    [job] = await queue.dequeue(1, worker="host:1")
+    await queue.heartbeat(job, checkpoint={"page": 3})
+    await queue.complete(job, result={"sent": True})
+    page = await site.get(f"/job/{job_id}")
+    for part in ('"to": "ada"', '"trace": "abc"', '"page": 3', '"sent": true', "host:1", "send"):
+        assert part in page.text
+    for name in ("enqueued", "claimed", "completed"):
+        assert name in page.text
+    assert "1 of 20" in page.text
+
+
+async def test_filters_find_the_jobs_that_match(
+    site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    await admin.create_queue("other")
+    other = await pgq.Queue(pool, "other").enqueue({})
+    dead = await die(queue, payload={"to": "Ada"}, error="SMTP 451", headers={"task": "send"})
+    grouped = await queue.enqueue({}, group_key="g", dedupe_key="k")
+    for given, ids in {
+        "queue=other": [other],
+        "state=dead": [dead],
+        "state=dead&state=ready": [grouped, dead, other],
+        "task=send": [dead],
+        "text=aDa": [dead],
+        "error=smtp": [dead],
+        "key=k": [grouped],
+        "group=g": [grouped],
+        "worker=the+worker": [dead],
+        "since=1h": [grouped, dead, other],
+        "until=1h": [],
+        "since=2001-01-01&until=2001-01-02": [],
+        f"before={grouped}": [dead, other],
+        "queue=no%00ne": [],
+    }.items():
+        assert (await site.get(f"/jobs?{given}")).jobs() == ids, given
+    page = await site.get("/jobs?since=yesterday&queue=other")
+    assert "is not a time" in page.text
+    assert "other" in page.values("input", "value"), "what was typed is still there"
+
+
+async def test_pages_of_jobs_are_stable_while_jobs_come_and_go(
+    site: Site, connection: Connection, queue: pgq.Queue
+) -> None:
+    ids = await queue.enqueue_many(list(range(130)))
+    page, seen = await site.get("/jobs"), list[int]()
+    while True:
+        seen += page.jobs()
+        await queue.enqueue(0)
+        await queue.pop(1)
+        older = [url for url in page.values("a", "href") if "before=" in url]
+        if not older:
+            break
+        page = await site.get(older[-1])
+    assert seen == sorted(ids, reverse=True)[: len(seen)]
+    assert len(seen) >= 127, "but those that have gone"
+
+
+async def test_a_search_leads_to_the_job_the_queue_or_a_text(site: Site) -> None:
+    for text, place in {
+        "17": "/job/17",
+        "#17": "/job/17",
+        "default": "/queue?name=default",
+        "a b": "/jobs?text=a+b",
+        "": "/jobs",
+    }.items():
+        await site.get("/search", status=303, q=text)
+        assert site.answers[-1].headers["location"] == place
+
+
+async def test_dead_jobs_that_differ_in_numbers_are_of_one_kind(
+    site: Site, queue: pgq.Queue
+) -> None:
+    for number in range(3):
+        await die(queue, error=f"Traceback\n  line 1\nError: user {number} of 9 is gone")
+    await die(queue, error="Other")
+    page = await site.get("/dead")
+    assert "4 jobs, in 2 kinds" in page.text
+    assert "Error: user # of # is gone" in page.text
+
+
+async def test_markup_in_every_field_is_text(
+    pool: asyncpg.Pool[Any], connection: Connection, admin: pgq.Admin
+) -> None:
+    name = HOSTILE
+    await admin.create_queue(name, description=HOSTILE, group_on_dead="block", max_active=9)
+    queue = pgq.Queue(pool, name)
+    dead = await die(
+        queue,
+        payload={HOSTILE: HOSTILE},
+        headers={"task": HOSTILE},
+        group_key=HOSTILE,
+        dedupe_key=HOSTILE,
+        error=HOSTILE,
+    )
+    waiting = await queue.enqueue({}, group_key=HOSTILE)
+    await queue.enqueue({})
+    await queue.dequeue(1, worker=HOSTILE)
+    await admin.schedule(HOSTILE, "@daily", {HOSTILE: 1}, name)
+    await admin.pause(name)
+
+    def by_name(connection: HTTPConnection) -> dashboard.User:
+        del connection
+        return dashboard.User(name=name)
+
+    async with site_of(pool, title=HOSTILE, authenticate=by_name) as s:
+        await s.do("resume", queue=name)
+        run, _ = await s.look(verb="retry:all", queue=name, signature=HOSTILE)
+        pages: dict[str, dict[str, Any]] = {
+            "/": {},
+            "/queue": {"name": name},
+            "/jobs": {"queue": name, "text": HOSTILE, "since": HOSTILE},
+            "/jobs?": {"queue": name},
+            f"/job/{dead}": {},
+            f"/job/{waiting}": {},
+            "/dead": {},
+            "/workers": {},
+            "/schedules": {},
+            "/actions": {},
+            run: {},
+        }
+        for path, params in pages.items():
+            page = await s.get(path, **params)
+            names = {name for name, _ in page.elements}
+            assert "xss-tag" not in names, path
+            assert len(page.values("script", "src")) == sum(
+                name == "script" for name, _ in page.elements
+            )
+            assert not [
+                one for _, attributes in page.elements for one in attributes if one == "onload"
+            ]
+            assert "<xss-tag onload=1>" in page.text, path
+
+
+async def test_an_application_mounts_it_below_a_path(pool: asyncpg.Pool[Any]) -> None:
+    app = dashboard.app(pool, authenticate=dashboard.anybody)
+    async with visit(Starlette(routes=[Mount("/ops/pgq", app)]), "ada", "/ops/pgq") as site:
+        page = await site.get("/")
+        paths = [url for url in page.values("a", "href") if not url.startswith("#")]
+        assert paths
+        assert [url for url in paths if not url.startswith("/ops/pgq/")] == []
+        assert page.values("div", "hx-get") == ["/ops/pgq/"]
+        [style] = [url for url in page.values("link", "href") if "app.css" in url]
+        assert "color-scheme" in (await site.client.get(style)).text
+        assert "is paused" in await site.do("pause", queue="default")
+    await app.state.close()
+
+
+async def test_the_example_of_the_documentation_runs(pool: asyncpg.Pool[Any]) -> None:
+    found = re.search(r'```python title="ops.py"\n(.*?)```', read("docs/dashboard.md"), re.DOTALL)
+    assert found
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    example, session = names["make"](pool), dict[str, str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await example({**scope, "session": session}, receive, send)
+
+    async with visit(app, "", "/pgq") as site:
+        await site.get("/", status=401)
+        session["name"] = "ada"
+        assert "pause" in (await site.get("/queue?name=default")).buttons()
+        session["name"] = "bob"
+        assert (await site.get("/queue?name=default")).buttons() == []
+    await example.routes[0].app.state.close()
+
+
+async def test_the_series_of_a_queue_are_columns_of_numbers(site: Site, queue: pgq.Queue) -> None:
+    await queue.enqueue_many([1, 2, 3])
+    for job in await queue.dequeue(2):
+        await queue.complete(job)
+    await site.get("/queue?name=default")
+    series = (await site.client.get("/series?name=default")).json()
+    assert series["backlog"][1][-1] == 1
+    assert series["flow"][1][-1] == 2
+    assert len({len(column) for column in series["times"]}) == 1
+    assert series["times"][0]
+    await site.get("/series?name=none", status=404)
+
+
+@pytest.mark.once
+def test_the_files_of_others_are_those_of_their_releases() -> None:
+    sources = json.loads((STATIC / "vendor" / "SOURCES.json").read_text(encoding="utf-8"))
+    for one in sources:
+        content = (STATIC / "vendor" / one["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == one["sha256"], one["file"]
+    kept = {path.name for path in (STATIC / "vendor").iterdir()}
+    assert kept == {one["file"] for one in sources} | {"SOURCES.json"}
+
+
+async def test_ten_viewers_cost_the_server_as_much_as_one(
+    dsn: dict[str, Any], queue: pgq.Queue
+) -> None:
+    statements: list[str] = []
+
+    async def count(connection: Connection) -> None:
+        connection.add_query_logger(lambda record: statements.append(record.query))
+
+    await queue.enqueue_many([1, 2, 3])
+    async with asyncpg.create_pool(**dsn, min_size=0, max_size=5, init=count) as pool:
+
+        async def statements_of(viewers: int) -> float:
+            """Return how many statements there are in a look while pages are renewed."""
+            async with site_of(pool) as site:
+                live: Live = site.app.state.live
+                streams = [live.events() for _ in range(viewers)]
+                for stream in streams:
+                    await anext(stream)
+                    await anext(stream)
+                await site.get("/")
+                assert live.snapshot is not None
+                first, before = live.snapshot.revision, len(statements)
+                for _ in range(3):
+                    await asyncio.gather(*(anext(stream) for stream in streams))
+                    await asyncio.gather(*(site.get("/") for _ in streams))
+                looks: int = live.snapshot.revision - first
+                for stream in streams:
+                    await stream.aclose()
+                assert live.viewers == 0
+                return (len(statements) - before) / looks
+
+        one, ten = await statements_of(1), await statements_of(10)
+        assert one > 1
+        assert ten < 1.5 * one
+
+
+async def test_viewers_of_the_same_jobs_share_a_search_and_others_have_their_own(
+    site: Site,
+) -> None:
+    live: Live = site.app.state.live
+    asked: list[str] = []
+
+    async def answer(name: str) -> str:
+        asked.append(name)
+        await asyncio.sleep(0)
+        return name
+
+    both = await asyncio.gather(
+        live.once("a", lambda: answer("a")),
+        live.once("a", lambda: answer("a")),
+        live.once("b", lambda: answer("b")),
+    )
+    assert list(both) == ["a", "a", "b"]
+    assert asked == ["a", "b"]
+    live.change()
+    await live.once("a", lambda: answer("a"))
+    assert asked == ["a", "b", "a"], "after a change nothing old is shown"
+
+
+async def test_an_answer_that_has_failed_is_not_kept(site: Site) -> None:
+    live: Live = site.app.state.live
+
+    async def fail() -> str:
+        raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011
+        await live.once("a", fail)
+
+    async def answer() -> str:
+        return "now"
+
+    assert await live.once("a", answer) == "now"
+
+
+def test_pages_are_parsed_as_browsers_do() -> None:
+    assert Page("<p>&lt;b&gt; <i>x</i></p>").elements == [("p", {}), ("i", {})]

@@ -1,0 +1,465 @@
+"""What the dashboard changes, who may, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import httpx
+import pgq
+import pytest
+import pytest_asyncio
+from pgq import dashboard
+from pgserver import PATIENCE, Server
+from starlette.requests import HTTPConnection
+from starlette.responses import RedirectResponse
+
+from .cli_session import SCRIPT, Cli, variables
+from .dashboard_site import Site, site_of
+from .sessions import Connection, until
+from .test_dashboard import die
+
+TOKEN = "a token of the test"
+
+
+@pytest_asyncio.fixture
+async def site(pool: asyncpg.Pool[Any]) -> AsyncIterator[Site]:
+    """The dashboard for a user who may act."""
+    async with site_of(pool) as site:
+        yield site
+
+
+async def state_of(queue: pgq.Queue, job_id: int) -> str:
+    job = await queue.get(job_id)
+    assert job
+    return job.state
+
+
+async def test_single_actions_do_what_their_functions_do(
+    site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    assert "paused" in await site.do("pause", queue="default")
+    assert "resume" in (await site.get("/queue?name=default")).buttons()
+    assert "resumed" in await site.do("resume", queue="default")
+    dead = await die(queue)
+    assert await site.do("retry", queue="default", id=dead) == f"Job {dead} is ready again."
+    assert await state_of(queue, dead) == "ready"
+    assert "cancelled" in await site.do("cancel", queue="default", id=dead)
+    assert await state_of(queue, dead) == "cancelled"
+    await admin.create_queue("line", group_on_dead="block")
+    line = pgq.Queue(pool, "line")
+    await die(line, group_key=" g ")
+    behind = await line.enqueue({}, group_key=" g ")
+    assert "goes on" in await site.do("unblock", queue="line", group=" g ")
+    assert await state_of(line, behind) == "ready"
+    await admin.schedule("daily", "@daily", {"kind": 1}, "line", headers={"task": "report"})
+    assert "paused" in await site.do("pause-schedule", queue="line", schedule="daily")
+    assert "resume-schedule" in (await site.get("/schedules")).buttons()
+    assert "resumed" in await site.do("resume-schedule", queue="line", schedule="daily")
+    told = await site.do("run-schedule", queue="line", schedule="daily")
+    [found] = re.findall(r"job (\d+) is enqueued", told)
+    job = await line.get(int(found))
+    assert job
+    assert (job.payload, job.headers) == ({"kind": 1}, {"task": "report", "pgq_schedule": "daily"})
+
+
+async def test_an_action_that_is_refused_says_why(site: Site, queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue({})
+    assert "no dead job" in await site.do("retry", queue="default", id=job_id)
+    assert "no live job" in await site.do("cancel", queue="default", id=99)
+    assert "is no id" in await site.do("cancel", queue="default", id="x")
+    assert "does not exist" in await site.do("pause", queue="none")
+    assert "not blocked" in await site.do("unblock", queue="default", group="g")
+    assert "no schedule" in await site.do("pause-schedule", queue="default", schedule="s")
+    [job] = await queue.dequeue(1)
+    assert "its worker is told" in await site.do("cancel", queue="default", id=job.id)
+    await site.post("/do", 400, action="drop", queue="default", back="/")
+    await site.post("/do", 400, action="pause", back="/")
+
+
+async def test_every_action_is_logged_with_its_user(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pgq.dashboard.audit")
+    await site.do("pause", queue="default")
+    await site.do("resume", queue='a "queue"\nuser="eve"')
+    done, refused = caplog.records
+    assert done.levelno == logging.INFO
+    assert done.getMessage().startswith('user="ada" action="pause" queue="default" outcome="queue')
+    assert refused.levelno == logging.WARNING
+    assert "\n" not in refused.getMessage()
+    assert r"queue=\"a" not in refused.getMessage()
+    page = await site.get("/actions")
+    assert page.text.index("resume") < page.text.index("pause queue default")
+
+
+async def test_an_action_leads_back_to_pages_of_the_dashboard_only(site: Site) -> None:
+    for back, place in {
+        "/jobs?queue=a&done=7": "/jobs?queue=a&done=",
+        "https://evil.example/": "/?done=",
+        "//evil.example/": "/?done=",
+        "/\\evil.example": "/?done=",
+        "": "/?done=",
+    }.items():
+        answer = await site.post("/do", action="pause", queue="default", back=back)
+        assert answer.headers["location"].startswith(place), back
+
+
+async def test_a_run_changes_what_its_preview_has_shown(site: Site, queue: pgq.Queue) -> None:
+    first = [await die(queue, error=f"timeout of {n}", headers={"task": "a"}) for n in range(3)]
+    other = await die(queue, error="other", headers={"task": "a"})
+    path, page = await site.look(verb="retry:all", queue="default", error="TIMEOUT")
+    assert "Retry 3 jobs?" in page.text
+    assert "3 default dead a timeout of #" in page.text
+    late = await die(queue, error="timeout of 9")
+    await site.post(f"{path}/start")
+    page = await site.settled(path)
+    assert "Done: 3 jobs are ready again" in page.text
+    assert [await state_of(queue, one) for one in (*first, other, late)] == [
+        *["ready"] * 3,
+        "dead",
+        "dead",
+    ]
+    assert "retry many" in (await site.get("/actions")).text
+
+
+async def test_a_run_of_one_kind_of_dead_jobs_leaves_the_others(
+    site: Site, queue: pgq.Queue
+) -> None:
+    one, two = await die(queue, error="user 1 is gone"), await die(queue, error="user 2 is here")
+    fields = {"verb": "retry:all", "queue": "default", "signature": "user # is gone"}
+    path, page = await site.look(**fields)
+    assert "Retry 1 job?" in page.text
+    await site.post(f"{path}/start")
+    await site.settled(path)
+    assert [await state_of(queue, job) for job in (one, two)] == ["ready", "dead"]
+
+
+async def test_a_run_of_selected_jobs_in_steps(
+    site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq._operate.bulk.STEP", 2)
+    ids = await queue.enqueue_many(list(range(6)))
+    [active] = await queue.dequeue(1)
+    path, page = await site.look(verb="cancel", id=[str(one) for one in ids[:5]])
+    assert "Cancel 5 jobs?" in page.text
+    await site.post(f"{path}/start")
+    page = await site.settled(path)
+    assert "4 jobs are cancelled; 1 job not" in page.text
+    assert [await state_of(queue, one) for one in ids] == [
+        "active",
+        *["cancelled"] * 4,
+        "ready",
+    ]
+    path, _ = await site.look(verb="cancel", id=str(active.id), force="yes")
+    await site.post(f"{path}/start")
+    assert "1 job is cancelled" in (await site.settled(path)).text
+
+
+async def test_a_run_that_is_stopped_before_its_start_changes_nothing(
+    site: Site, queue: pgq.Queue
+) -> None:
+    job_id = await queue.enqueue({})
+    path, _ = await site.look(verb="cancel:all", queue="default")
+    await site.post(f"{path}/stop")
+    await site.post(f"{path}/start")
+    assert "Stopped" in (await site.settled(path)).text
+    assert await state_of(queue, job_id) == "ready"
+
+
+async def test_a_run_that_is_stopped_ends_after_its_step(
+    site: Site, queue: pgq.Queue, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq._operate.bulk.STEP", 1)
+    ids = await queue.enqueue_many(list(range(3)))
+    path, _ = await site.look(verb="cancel:all", queue="default")
+    locked = connection.transaction()
+    await locked.start()
+    await connection.execute("select from pgq.job where id = $1 for update", ids[1])
+    await site.post(f"{path}/start")
+
+    async def waits() -> bool:
+        return await state_of(queue, ids[0]) == "cancelled" and bool(
+            await connection.fetchval(
+                "select exists (select from pg_locks where not granted"
+                " and $1 = any (pg_blocking_pids(pid)))",
+                connection.get_server_pid(),
+            )
+        )
+
+    await until(waits)
+    await site.post(f"{path}/stop")
+    await locked.rollback()
+
+    async def is_over() -> bool:
+        return "Stopped" in (await site.get(path)).text
+
+    await until(is_over)
+
+    async def is_noted() -> bool:
+        return "cancel many" in (await site.get("/actions")).text
+
+    await until(is_noted)
+    assert await state_of(queue, ids[2]) == "ready"
+
+
+async def test_a_purge_deletes_the_states_that_were_named(site: Site, queue: pgq.Queue) -> None:
+    dead, job_id = await die(queue), await queue.enqueue({})
+    path, page = await site.look(verb="purge", queue="default", state=["ready", "completed"])
+    assert "about 1 job" in page.text
+    await site.post(f"{path}/start")
+    assert "1 job is deleted" in (await site.settled(path)).text
+    assert await queue.get(job_id) is None
+    assert await state_of(queue, dead) == "dead"
+    await site.post("/runs", 400, verb="purge", queue="default")
+    await site.post("/runs", 400, verb="purge", state="dead")
+
+
+async def test_runs_that_mean_nothing_are_refused(site: Site) -> None:
+    await site.post("/runs", 400, verb="retry", queue="default")
+    await site.post("/runs", 400, verb="retry:all", state="ready")
+    await site.post("/runs", 400, verb="drop:all")
+    await site.post("/runs", 400, verb="cancel:all", since="yesterday")
+    await site.post("/runs", 400, verb="cancel", id=[str(one) for one in range(1001)])
+    await site.get("/runs/unknown", status=404)
+
+
+async def test_a_run_is_its_users(site: Site, queue: pgq.Queue) -> None:
+    await queue.enqueue({})
+    path, _ = await site.look(verb="cancel:all")
+    site.client.headers["x-test-user"] = "bob"
+    await site.get(path, status=404)
+    await site.post(f"{path}/start", 404)
+
+
+async def test_forms_of_others_change_nothing(site: Site, admin: pgq.Admin) -> None:
+    fields = {"action": "pause", "queue": "default", "back": "/"}
+    token = await site.token()
+    await site.post("/do", 403, **fields, form="")
+    await site.post("/do", 403, **fields, form="0" * 64)
+    site.client.headers["x-test-user"] = "bob"
+    await site.post("/do", 403, **fields, form=token)
+    site.client.headers["x-test-user"] = "ada"
+    site.client.headers["sec-fetch-site"] = "cross-site"
+    await site.post("/do", 403, **fields, form=token)
+    site.client.headers["sec-fetch-site"] = "same-origin"
+    nonce = site.client.cookies["pgq_form"]
+    site.client.cookies.set("pgq_form", "another", domain="pgq.test", path="/")
+    await site.post("/do", 403, **fields, form=token)
+    site.client.cookies.set("pgq_form", nonce, domain="pgq.test", path="/")
+    assert "is paused" not in (await site.get("/")).text
+    await site.post("/do", 303, **fields, form=token)
+    await site.post("/do", 413, **fields, form=token, more="x" * 1_000_001)
+    assert (await site.client.get("/do")).status_code == 405
+
+
+@pytest.mark.parametrize("way", ["user", "read_only"])
+async def test_who_may_only_look_is_offered_nothing(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, way: str
+) -> None:
+    job_id = await die(queue)
+    read_only = way == "read_only"
+    async with site_of(pool, user="ada" if read_only else "eve", read_only=read_only) as site:
+        for path in ("/queue?name=default", "/jobs", "/dead", f"/job/{job_id}", "/schedules"):
+            assert (await site.get(path)).buttons() == [], path
+        token = await site.token("/jobs")
+        fields = {"queue": "default", "id": str(job_id), "form": token}
+        answer = await site.post("/do", 403, action="retry", **fields)
+        assert "You may look, and change nothing." in answer.text
+        await site.post("/runs", 403, verb="retry", **fields)
+    assert await state_of(queue, job_id) == "dead"
+
+
+async def test_a_role_that_may_observe_one_queue_sees_only_it_and_changes_nothing(
+    dsn: dict[str, Any], connection: Connection, queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    role = f"observer_{dsn['database']}"
+    await admin.create_queue("secret")
+    job_id = await die(queue)
+    await connection.execute(f"create role {role} login password 'x'")
+    await admin.grant("default", role, ["observe"])
+    try:
+        arguments: dict[str, Any] = {**dsn, "user": role, "password": "x"}
+        async with asyncpg.create_pool(**arguments, min_size=0) as pool, site_of(pool) as site:
+            overview = await site.get("/")
+            assert "secret" not in overview.text
+            assert "pgq_grant('*'" in overview.text, "what it may not see, and who helps"
+            assert "job" in (await site.get(f"/job/{job_id}")).text
+            await site.get("/queue?name=secret", status=404)
+            for path in ("/queue?name=default", "/jobs", "/dead", f"/job/{job_id}"):
+                assert (await site.get(path)).buttons() == [], path
+            page = await site.client.get("/login")
+            assert page.status_code == 404
+    finally:
+        await admin.revoke("default", role)
+        await connection.execute(f"drop role {role}")
+
+
+async def test_the_server_refuses_what_a_form_asks_without_the_privilege(
+    dsn: dict[str, Any], connection: Connection, queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    role = f"manager_{dsn['database']}"
+    await admin.create_queue("mine")
+    await connection.execute(f"create role {role} login password 'x'")
+    await admin.grant("mine", role, ["observe", "manage"])
+    await admin.grant("default", role, ["observe"])
+    job_id = await die(queue)
+    try:
+        arguments: dict[str, Any] = {**dsn, "user": role, "password": "x"}
+        async with asyncpg.create_pool(**arguments, min_size=0) as pool, site_of(pool) as site:
+            assert "pause" in (await site.get("/queue?name=mine")).buttons()
+            token = await site.token("/queue?name=mine")
+            assert "is paused" in await site.do("pause", queue="mine", form=token)
+            told = await site.do("retry", queue="default", id=job_id, form=token)
+            assert "no dead job" in told
+            assert "default" in await site.do("pause", queue="default", form=token)
+        assert await state_of(queue, job_id) == "dead"
+    finally:
+        await admin.revoke("mine", role)
+        await admin.revoke("default", role)
+        await connection.execute(f"drop role {role}")
+
+
+async def test_a_token_opens_the_pages(pool: asyncpg.Pool[Any]) -> None:
+    async with site_of(pool, token=TOKEN) as site:
+        client = site.client
+        for path in ("/", "/series?name=default", "/events", "/job/1"):
+            assert (await client.get(path)).headers["location"].startswith("/login?next=%2F")
+        assert (await client.post("/do")).status_code == 303
+        assert (await client.get("/static/app.css")).status_code == 200
+        assert (await client.get("/?token=wrong")).headers["location"].startswith("/login")
+        bearer = await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})
+        assert bearer.status_code == 200
+        assert (await client.get("/", headers={"authorization": "Bearer x"})).status_code == 401
+        client.cookies.clear()
+        answer = await client.get("/jobs", params={"queue": "a b", "token": TOKEN})
+        assert answer.headers["location"] == "/jobs?queue=a+b"
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        assert TOKEN not in cookie
+        assert (await client.get("/jobs")).status_code == 200
+        await site.post("/logout")
+        assert (await client.get("/jobs")).status_code == 303
+        assert (await client.post("/login", data={"token": "x"})).status_code == 403
+        form = {"token": TOKEN, "next": "//evil.example/"}
+        answer = await client.post("/login", data=form)
+        assert answer.headers["location"] == "/"
+        [(name, value)] = [pair for pair in client.cookies.items() if "session" in pair[0]]
+        client.cookies.set(name, value.replace(".", "0.", 1), domain="pgq.test", path="/")
+        assert (await client.get("/")).status_code == 303, "a later end is not signed"
+
+
+async def test_one_way_to_sign_in_has_to_be_chosen(pool: asyncpg.Pool[Any]) -> None:
+    with pytest.raises(ValueError, match="give one of"):
+        dashboard.app(pool)
+    with pytest.raises(ValueError, match="give one of"):
+        dashboard.app(pool, token=TOKEN, authenticate=dashboard.anybody)
+    with pytest.raises(ValueError, match="less than 16"):
+        dashboard.app(pool, token="short")
+
+
+async def test_a_proxy_names_the_user(pool: asyncpg.Pool[Any]) -> None:
+    by_header = dashboard.by_header("X-User", ["127.0.0.1"])
+    async with site_of(pool, authenticate=by_header) as site:
+        assert (await site.client.get("/")).status_code == 401
+        answer = await site.client.get("/", headers={"x-user": "grace"})
+        assert "user grace" in answer.text
+    async with site_of(pool, authenticate=dashboard.by_header("X-User", ["10.0.0.9"])) as site:
+        answer = await site.client.get("/", headers={"x-user": "grace"})
+        assert answer.status_code == 401, "it is not from the proxy"
+
+
+async def test_a_sign_in_of_the_application_may_answer_itself(pool: asyncpg.Pool[Any]) -> None:
+    def authenticate(connection: HTTPConnection) -> RedirectResponse:
+        return RedirectResponse(f"/sign-in?next={connection.url.path}")
+
+    async with site_of(pool, authenticate=authenticate) as site:
+        answer = await site.client.get("/jobs")
+        assert answer.headers["location"] == "/sign-in?next=/jobs"
+
+
+def test_the_command_refuses_what_would_let_everybody_in(dsn: dict[str, Any]) -> None:
+    cli = Cli(variables(dsn))
+    assert "everybody" in cli.fails(2, "dashboard", "--no-token", "--listen", "0.0.0.0:0")
+    assert "choose one" in cli.fails(2, "dashboard", "--no-token", "--token", TOKEN)
+    assert "less than 16" in cli.fails(2, "dashboard", "--token", "short", "--listen", "[::1]:0")
+    nowhere = Cli({**variables(dsn), "PGPORT": "1"})
+    assert "cannot be reached" in nowhere.fails(3, "dashboard", "--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize("options", [[], ["--no-token"]])
+async def test_the_command_serves_until_sigterm_also_while_somebody_watches(
+    dsn: dict[str, Any], options: list[str]
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        SCRIPT,
+        *("dashboard", "--listen", "127.0.0.1:0", *options),
+        env=variables(dsn),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout
+    address = (await process.stdout.readline()).decode().strip()
+    assert ("?token=" in address) == (not options)
+    async with httpx.AsyncClient(follow_redirects=True, timeout=PATIENCE) as client:
+        assert "Queues" in (await client.get(address)).text
+        base = address.partition("?")[0]
+        elsewhere = await client.get(base, headers={"host": "evil.example"})
+        assert elsewhere.status_code == (400 if options else 200)
+        async with client.stream("GET", f"{base}events") as stream:
+            lines = stream.aiter_lines()
+            while await anext(lines) != "event: tick":
+                pass
+            process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(process.wait(), PATIENCE)
+    assert process.stderr
+    errors = await process.stderr.read()
+    assert (process.returncode, errors) in ((0, b""), (-signal.SIGTERM, b""))
+
+
+def test_the_extra_is_named_where_it_is_missing(
+    dsn: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "pgq._cli.pages", raising=False)
+    monkeypatch.delattr("pgq._cli.pages", raising=False)
+    assert "pgq-asyncpg[cli,dashboard]" in Cli(variables(dsn)).fails(1, "dashboard")
+
+
+async def test_the_database_goes_and_comes_back(server: Server, dsn: dict[str, Any]) -> None:
+    async with (
+        asyncpg.create_pool(**dsn, min_size=0, timeout=PATIENCE) as pool,
+        site_of(pool, interval=timedelta(milliseconds=20)) as site,
+    ):
+        live = site.app.state.live
+        await site.get("/")
+        name = dsn["database"]
+        server.psql(f"alter database {name} allow_connections false")
+        try:
+            server.psql(
+                f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"
+            )
+
+            async def is_lost() -> bool:
+                await site.get("/")
+                return live.problem is not None
+
+            await until(is_lost)
+            assert "The database does not answer" in (await site.get("/")).text
+            await site.get("/jobs?queue=other", status=503)
+        finally:
+            server.psql(f"alter database {name} allow_connections true")
+
+        async def is_back() -> bool:
+            return "does not answer" not in (await site.get("/")).text
+
+        await until(is_back)
+        await site.get("/jobs?queue=other")
