@@ -95,6 +95,13 @@ def passes_values_as_parameters(source: Source) -> Iterator[Finding]:
     yield from source.search(r"%(?:\d+\$)?-?\d*L", source.uncommented, message)
 
 
+def calls_once_for_all_columns(source: Source) -> Iterator[Finding]:
+    """PostgreSQL reads (f()).* as a call for each column; a subquery with OFFSET 0 calls once."""
+    arguments = r"(?:[^()]|\([^()]*\))*"
+    message = "'{}' calls the function for each column"
+    yield from source.search(rf"\(pgq\.\w+\({arguments}\)\)\.\*", source.code, message)
+
+
 def marks_its_escapes(source: Source) -> Iterator[Finding]:
     """A backslash in a plain string means one thing or another by standard_conforming_strings."""
     for match in _TOKEN.finditer(source.text):
@@ -119,6 +126,7 @@ RULES: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     catches_by_name,
     raises_with_errcode,
     passes_values_as_parameters,
+    calls_once_for_all_columns,
     marks_its_escapes,
     has_clean_white_space,
 )

@@ -37,6 +37,7 @@ DIRTY = {
     "catches_by_name": CLEAN.replace("undefined_object", "others"),
     "raises_with_errcode": CLEAN.replace(" using errcode = '42704'", ""),
     "passes_values_as_parameters": CLEAN + "select format('select %1$L', 1);\n",
+    "calls_once_for_all_columns": CLEAN + "select (pgq._row(a, f(b))).* from a;\n",
     "marks_its_escapes": CLEAN + "select 'a' ~ E'\\w', 'b' ~ '\\w';\n",
     "has_clean_white_space": CLEAN.replace("begin\n", "begin \n"),
 }

@@ -74,9 +74,12 @@ language plpgsql
 as $$
 begin
     insert into pgq.archive
-    select (pgq._archived(j, q.name, p_state, pgq._now(), q.keep_dead, null)).*
-      from unnest(p_jobs) j join pgq.queue q on q.id = pgq._queue_of(j.lane)
-     where q.keep_dead > '0';
+    select (a.row).*
+      from (
+               select pgq._archived(j, q.name, p_state, pgq._now(), q.keep_dead, null) as row
+                 from unnest(p_jobs) j join pgq.queue q on q.id = pgq._queue_of(j.lane)
+                where q.keep_dead > '0' offset 0
+           ) a;
 end
 $$;
 comment on function pgq._keep(pgq.job[], text) is

@@ -95,10 +95,10 @@ revoke all on function @extschema@.pgq_move(bigint, text, integer) from public;
 comment on function @extschema@.pgq_move(bigint, text, integer) is
 'Gives a job another queue or priority, in the caller''s transaction.
 
-The job must be ready, scheduled or waiting. It becomes the last of those that are ready there. It keeps its id, time and attempts, and
-has the settings of its new queue. The caller needs the privilege to manage its queue, and to
-enqueue into the new one. The call waits for a transaction that is about to claim, pop or end the
-job, or that uses its dedupe key in the new queue.
+The job must be ready, scheduled or waiting. It becomes the last of those that are ready there. It
+keeps its id, time and attempts, and has the settings of its new queue. The caller needs the
+privilege to manage its queue, and to enqueue into the new one. The call waits for a transaction
+that is about to claim, pop or end the job, or that uses its dedupe key in the new queue.
 
 * queue: null for the same one.
 * priority: null for the same one.
