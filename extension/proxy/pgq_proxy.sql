@@ -84,7 +84,7 @@ select n as name, r.kind, r.hint
            ('turn', '{pgq_dequeue}', null),
            -- To the shard of the id.
            ('id', '{pgq_heartbeat,pgq_complete,pgq_fail,pgq_release,pgq_outcome,pgq_claim,pgq_get,'
-                  'pgq_cancel,pgq_retry}', null),
+                  'pgq_cancel,pgq_move,pgq_retry}', null),
            -- To the shard of the name.
            ('name', '{pgq_schedule,pgq_unschedule,pgq_pause_schedule,pgq_resume_schedule}', null),
            -- To any shard.
