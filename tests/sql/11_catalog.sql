@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(29);
+select plan(30);
 \ir support/member.psql
 
 create temp view routine as
@@ -88,6 +88,28 @@ select is_empty(
         where r.proconfig && '{enable_seqscan=off, enable_sort=off}'
           and not r.proconfig @> '{jit=off}' $$,
     'no function that makes plans look dear has them compiled by LLVM');
+-- A session keeps the plans of its first calls, whichever they were: made while a slot is small, a
+-- plan must be good for a large one.
+create temp view routine_of_plans as
+select r.*,
+       coalesce(r.proconfig, '{}') @> array['plan_cache_mode=force_generic_plan', 'enable_seqscan=off',
+                                            'enable_bitmapscan=off', 'jit=off'] as is_pinned
+  from routine r;
+select is_empty(
+    $$ with recursive reached as (
+        select r.oid, r.proname
+          from routine_of_plans r
+         where not r.is_pinned
+           and (r.prosrc ~ '\m(from|join|update|into)\s+(only\s+)?pgq\.(job|floor)(_|\M)'
+                or r.prosrc ~ 'pgq\.job_%')
+         union
+        select r.oid, r.proname
+          from reached d
+          join routine_of_plans r on r.prosrc ~ ('\mpgq\.' || d.proname || '\s*\(')
+         where not r.is_pinned
+       )
+       select d.oid::regprocedure from reached r join door d on d.oid = r.oid $$,
+    'what something outside calls reaches the slots with the same settings of the planner');
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where not r.internal and not r.prosecdef

@@ -193,7 +193,7 @@ select is(
 create function pg_temp.rush(p_seconds integer, p_calls integer) returns void language plpgsql as $$
 begin
     for v_second in 1..p_seconds loop
-        perform pgq._complete(array[j.id], array[j.token], null, null, 0)
+        perform pgq._complete_rest(array[j.id], array[j.token], null, null, 0)
            from pgq.job j where j.token is not null order by j.id limit p_calls;
         perform pg_temp.tick();
     end loop;

@@ -4,7 +4,7 @@
  * was made. The plans of this session are made on empty slots and kept from one stage to the next.
  */
 begin;
-select plan(22);
+select plan(25);
 \ir support/clock.psql
 
 -- Rows that sequential scans of slots and archive have read, and started.
@@ -19,6 +19,17 @@ create function pg_temp.entries() returns bigint language sql as $$
     select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint
       from pg_index i join pg_class c on c.oid = i.indrelid
      where c.relnamespace = 'pgq'::regnamespace and c.relname ~ '^job_\d$'
+$$;
+
+-- Pages that a statement reads.
+create function pg_temp.pages(p_statement text) returns bigint language plpgsql as $$
+declare
+    v_plan json;
+begin
+    execute 'explain (analyze, buffers, format json) ' || p_statement into v_plan;
+    return (v_plan #>> '{0,Plan,Shared Hit Blocks}')::bigint
+           + (v_plan #>> '{0,Plan,Shared Read Blocks}')::bigint;
+end
 $$;
 
 create temp table cost (call text, jobs bigint, seq_scans bigint, entries bigint);
@@ -60,6 +71,13 @@ begin
     for v_round in 1..p_rounds loop
         truncate lease;
         -- Stale receipts of lane 1 in every slot: their plans are the first ones to be made.
+        perform pg_temp.run('fail stale',
+            'select count(*) from generate_series(0, 5) slot where pgq_fail(1, 8 + slot) is null');
+        perform pg_temp.run('get unknown',
+            'select 1 where not exists (select from pgq_get(123456789))');
+        perform pg_temp.run('cancel unknown', 'select 1 where not pgq_cancel(123456789)');
+        perform pg_temp.run('release stale',
+            'select count(*) from generate_series(0, 5) slot where not pgq_release(1, 8 + slot)');
         perform pg_temp.run('complete stale',
             'select count(pgq_complete(1, 8 + slot)) from generate_series(0, 5) slot');
         perform pg_temp.run('complete many stale',
@@ -98,8 +116,6 @@ begin
                                                array(select l.token from lease l order by l.id))');
         perform pg_temp.run('get',
             'select count(g.id) from (select * from lease limit 3) l, pgq_get(l.id) g');
-        perform pg_temp.run('get unknown',
-            'select 1 where not exists (select from pgq_get(123456789))');
         foreach v_jobs in array array[10, 150] loop
             truncate lease;
             perform pgq_enqueue_many(array_fill(jsonb '1', array[v_jobs]), 'none');
@@ -130,6 +146,21 @@ begin
         p_stage || ': no index is read to its end');
 end
 $$;
+
+-- Plans that are made for a handful of jobs.
+select pgq_enqueue_many(array_fill(jsonb '1', array[5])) \g /dev/null
+analyze pgq.job;
+select pg_temp.work(1) \g /dev/null
+select pgq_enqueue_many(array_fill(jsonb '1', array[20000])),
+       pgq_enqueue_many(array_fill(jsonb '1', array[20000]), run_at => pgq._now() + '10 days')
+    \g /dev/null
+select pg_temp.work(3) \g /dev/null
+select pg_temp.report('a queue that grew');
+select cmp_ok(
+    pg_temp.pages('select pgq_cancel(123456789)'), '<=', 40::bigint,
+    'a search by id reads some pages of each slot, no whole index');
+truncate pgq.job;
+discard plans;
 
 select pg_temp.work(3) \g /dev/null
 select pg_temp.report('an empty queue');

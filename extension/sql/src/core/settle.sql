@@ -155,7 +155,7 @@ comment on function pgq._complete_{slot}(bigint[], bigint[], jsonb[], integer[])
 'Completes what it finds of these receipts in slot {slot}, and returns the ids.';
 --@ end
 
-create function pgq._complete(
+create function pgq._complete_rest(
     p_ids bigint[], p_tokens bigint[], p_results jsonb[], p_mine integer[], p_done integer
 )
 returns setof bigint
@@ -184,7 +184,7 @@ begin
     perform pgq._check_moved(), pgq._check_shard(i) from unnest(p_ids) i where v_left > 0;
 end
 $$;
-comment on function pgq._complete(bigint[], bigint[], jsonb[], integer[], integer) is
+comment on function pgq._complete_rest(bigint[], bigint[], jsonb[], integer[], integer) is
 'Completes the jobs of good receipts and returns the ids.
 
 p_results: one for each receipt, or null. p_done: how many of them have been completed already.';

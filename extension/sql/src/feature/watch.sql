@@ -153,6 +153,10 @@ returns trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 set timezone = 'UTC'  -- these show in the key, which is to be the same for all
 set datestyle = 'ISO'
 set intervalstyle = 'postgres'

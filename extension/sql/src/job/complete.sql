@@ -111,7 +111,7 @@ begin
         end case;
     end if;
     if v_count < cardinality(ids) then
-        return query select c.* from pgq._complete(ids, tokens, results, v_mine, v_count) c;
+        return query select c.* from pgq._complete_rest(ids, tokens, results, v_mine, v_count) c;
     end if;
 end
 $$;
@@ -204,6 +204,10 @@ returns text
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 declare
     v_job pgq.job;

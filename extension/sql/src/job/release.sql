@@ -51,6 +51,10 @@ returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 begin
     perform pgq._check_not_null('delay', delay is null);
@@ -82,6 +86,10 @@ returns setof bigint
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 begin
     perform pgq._check_not_null('worker', worker is null), pgq._check_array('tokens', tokens),

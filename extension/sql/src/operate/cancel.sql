@@ -37,6 +37,10 @@ returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 begin
     perform pgq._check_not_null('id', id is null), pgq._check_not_null('force', force is null);
@@ -69,6 +73,10 @@ returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 declare
     v_queue_id constant integer := pgq._queue_id(queue, 'manage');
@@ -173,6 +181,10 @@ returns bigint
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 declare
     v_queue_id constant integer := pgq._queue_id(queue, 'manage');

@@ -23,8 +23,8 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
        j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result,
        j.history, q.id as queue_id
-  from pgq.queue q
-  join pgq.job j on (j.lane >> 16)::integer = q.id
+  from pgq.job j
+  join pgq.queue q on q.id = (j.lane >> 16)::integer
                 -- As rows: the planner holds a range of ids for rarer, and looks for that first.
                 and (j.lane, j.id) >= (q.id::bigint << 16, 0)
                 and (j.lane, j.id) < ((q.id + 1)::bigint << 16, 0)
@@ -85,6 +85,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set join_collapse_limit = 1  -- first the job by its id, then its queue
 set jit = off
 as $$
 declare

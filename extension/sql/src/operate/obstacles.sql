@@ -174,6 +174,10 @@ returns setof pgq.obstacle
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 declare
     v_now constant timestamptz := pgq._now();

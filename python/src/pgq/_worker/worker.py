@@ -508,9 +508,11 @@ def _pools(
     if pool is not None and pools:
         raise ValueError("give either pool or pools")
     expect("pools", pools, Sequence)
-    for each in [pool] if pool is not None else pools:
+    if pool is not None and not hasattr(pool, "get_max_size"):
+        expect("pool", pool, asyncpg.Pool, NoneType)
+    for each in pools:
         if not hasattr(each, "get_max_size"):
-            expect("pool", each, asyncpg.Pool)
+            expect("each of pools", each, asyncpg.Pool)
     return [pool] if pool is not None else list(pools)
 
 
