@@ -141,7 +141,7 @@ def _statements() -> str:
     """The statements of the Python package, so that tests can send those of older ones."""
     found = {
         f"{file.parent.name}.{name}": text
-        for file in (PACKAGE / "_sql.py", PACKAGE / "_cli" / "sql.py")
+        for file in (PACKAGE / "_sql.py", PACKAGE / "_operate" / "sql.py")
         for name, text in runpy.run_path(str(file)).items()
         if name.isupper() and not name.startswith("_") and isinstance(text, str) and "@pgq" in text
     }

@@ -166,6 +166,7 @@ FUNCTIONS_ONLY = {
     "pgq_complete",
     "pgq_grant",
     "pgq_heartbeat",
+    "pgq_maintain",
     "pgq_reclaim",
     "pgq_unwatch",
     "pgq_watch",

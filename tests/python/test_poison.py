@@ -371,4 +371,4 @@ async def test_a_worker_runs_where_no_file_can_be_made(
     await worker.run_until_idle()
     assert (job := await queue.get(job_id)) is not None
     assert job.state == "completed"
-    assert "are counted if the worker is killed: FileNotFoundError" in caplog.text
+    assert "count an attempt if the worker is killed: FileNotFoundError" in caplog.text

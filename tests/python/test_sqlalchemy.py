@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import Any, Final
@@ -15,6 +13,8 @@ import pgq.sqlalchemy
 import psycopg
 import pytest
 from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql import asyncpg as asyncpg_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -29,10 +29,7 @@ from .sessions import Connection
 
 pytestmark = pytest.mark.once
 
-# Loaded only while a test of this file runs: other tests use connections that belong to no pool.
-DIALECT: Final = "sqlalchemy.dialects.postgresql.asyncpg"
-MODULE: Final = importlib.import_module(DIALECT)
-del sys.modules[DIALECT]
+DIALECT: Final = "postgresql.asyncpg"
 
 
 @pgq.task("default")
@@ -59,7 +56,9 @@ CALLS: dict[str, Callable[[pgq.Queue, asyncpg.Connection[Any]], Awaitable[object
 
 @pytest.fixture(autouse=True)
 def dialect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, DIALECT, MODULE)
+    """Make the dialect known while a test runs: others use connections that belong to no pool."""
+    known: Any = registry
+    monkeypatch.setattr(known, "impls", {**known.impls, DIALECT: lambda: asyncpg_dialect.dialect})
 
 
 @pytest.fixture
@@ -128,11 +127,12 @@ async def test_what_wraps_a_connection_is_refused_by_its_type(
     assert await queue.dequeue() == []
 
 
-async def test_other_connections_commit_by_themselves_where_there_is_no_sqlalchemy(
+async def test_other_connections_commit_by_themselves_where_no_engine_was_made(
     dsn: dict[str, Any], queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = await asyncpg.connect(**dsn)
-    monkeypatch.delitem(sys.modules, DIALECT)
+    known: Any = registry
+    monkeypatch.delitem(known.impls, DIALECT)
     await queue.enqueue("own", connection=own)
     await own.close()
     assert [job.payload for job in await queue.dequeue(10)] == ["own"]

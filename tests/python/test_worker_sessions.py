@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 import pgq
@@ -14,6 +12,7 @@ import pgq.sqlalchemy
 import pgq.testing
 import pytest
 from sqlalchemy import URL, text
+from sqlalchemy.dialects import registry
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -26,11 +25,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from .sessions import Connection
 
 pytestmark = pytest.mark.once
-
-# Loaded only while a test of this file runs: other tests use connections that belong to no pool.
-DIALECT: Final = "sqlalchemy.dialects.postgresql.asyncpg"
-MODULE: Final = importlib.import_module(DIALECT)
-del sys.modules[DIALECT]
 
 
 class Base(DeclarativeBase): ...
@@ -45,7 +39,9 @@ class Signup(Base):
 async def engine(
     dsn: dict[str, Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[AsyncEngine]:
-    monkeypatch.setitem(sys.modules, DIALECT, MODULE)
+    known: Any = registry
+    # Other tests use connections that belong to no pool: what an engine registers goes with it.
+    monkeypatch.setattr(known, "impls", dict(known.impls))
     url = URL.create(
         f"postgresql+{request.param}",
         username=dsn["user"],

@@ -28,7 +28,7 @@ else:  # they are generic in their stubs only
 
 Dumps: TypeAlias = Callable[[Any], str]
 
-_LATE_TO_BEGIN: Final = "sqlalchemy.dialects.postgresql.asyncpg"
+_DIALECT: Final = "postgresql.asyncpg"
 
 
 class Calls:
@@ -150,10 +150,13 @@ def _check_begun(executor: Executor) -> None:
 
     SQLAlchemy sends BEGIN with its own first statement. What ran before would have committed by
     itself, and outlive a rollback of the session. Its connections are those of no pool of asyncpg;
-    nothing else tells them from the application's own.
+    nothing else tells them from the application's own. SQLAlchemy registers the dialect when an
+    engine asks for it; its module is loaded with any part of the dialect for PostgreSQL.
     """
+    dialects = sys.modules.get("sqlalchemy.dialects")
     if (
-        _LATE_TO_BEGIN in sys.modules
+        dialects is not None
+        and _DIALECT in dialects.registry.impls
         and isinstance(executor, asyncpg.Connection)
         and not isinstance(executor, asyncpg.pool.PoolConnectionProxy)
         and not executor.is_in_transaction()
