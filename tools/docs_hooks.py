@@ -3,7 +3,8 @@
 The pages in docs/ link to files of the repository, as they do where the repository is looked at
 without a site. Here such a file becomes a page below repository/, a file of tests with a heading
 for each test, so that a link with the test's name as anchor is checked, too. Nothing is fetched:
-of addresses elsewhere only the form is checked.
+of addresses elsewhere only the form is checked. What stands between `<!-- tabs -->` and
+`<!-- /tabs -->` becomes tabs, one for each line that is a bold title.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import logging
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -29,6 +31,8 @@ _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 _TEST: Final = re.compile(r"^(?:\S.*\n(?:[^\n]+\n)*?)?(?:async )?def (test_\w+)", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w.~%@:+,&=?!$'*;/-]*)?(#\S+)?")
+_TABS: Final = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- /tabs -->$", re.MULTILINE | re.DOTALL)
+_TAB: Final = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
 _IMAGE: Final = re.compile(r"<img\b[^>]*?\bsrc=\"([^\":]+)\"")
 _FETCH: Final = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//\S+)"
@@ -49,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to files outside docs/ to their pages."""
+    """Lead links to files outside docs/ to their pages, and make tabs."""
     here = _path_of(page.file.src_uri)
     parts: list[str] = []
     end = 0
@@ -64,7 +68,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             )
             parts += [markdown[end : match.start()], f"]({uri}{match['anchor'] or ''})"]
             end = match.end()
-    return "".join([*parts, markdown[end:]])
+    return _TABS.sub(_as_tabs, "".join([*parts, markdown[end:]]))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -75,6 +79,15 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     for match in _FETCH.finditer(output):
         _log.warning("%s makes browsers fetch %s", page.file.src_uri, match[1])
     return output
+
+
+def _as_tabs(block: re.Match[str]) -> str:
+    """Write titles and what follows each as the site's extension for tabs wants it."""
+    _, *parts = _TAB.split(block[1])
+    return "\n".join(
+        f'=== "{title}"\n{textwrap.indent(content, "    ")}'
+        for title, content in zip(parts[::2], parts[1::2], strict=True)
+    )
 
 
 def _follow(here: str, text: str, found: set[str]) -> None:
