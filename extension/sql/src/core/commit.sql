@@ -225,10 +225,6 @@ returns trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     v_xid constant text := pg_current_xact_id()::text;
