@@ -120,7 +120,6 @@ $(PGQ_PLAYGROUND): $(PGQ_SQL) tools/playground.py docs/playground/package-lock.j
 	$(PGQ_PYTHON) tools/playground.py
 
 test-site: playground build ## try the dashboard, and the playground of the documentation, in Chromium
-	@$(PGQ_SETUP_PYTHON) tools/bootstrap.py site
 	$(PGQ_PYTHON) -m pytest tests/site
 
 lint: setup build ## check style, types, functions and security

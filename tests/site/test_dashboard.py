@@ -16,7 +16,6 @@ from playwright.sync_api import Browser, expect
 
 from .dashboard import TEMPLATE, Dashboard, Window, serve
 
-AXE = bootstrap.fetch_playground() / "axe-core" / "axe.min.js"
 SHOTS = Path(os.environ.get("PGQ_SCREENSHOTS", bootstrap.CACHE / "screenshots"))
 PHONE = {"width": 390, "height": 844}
 HOSTILE = "<img src=x onerror=alert(1)>\"''&<script>alert(2)</script>"
@@ -121,6 +120,7 @@ def test_an_active_job_is_cancelled_at_once_after_a_question(dashboard: Dashboar
     expect(window.page.get_by_text("Done: 1 job is cancelled.")).to_be_visible()
 
 
+@pytest.mark.long
 def test_ten_thousand_jobs_are_read_in_pages_and_cancelled_in_steps(
     dashboard: Dashboard,
 ) -> None:
@@ -354,8 +354,11 @@ def pages_of(dashboard: Dashboard) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible(dashboard: Dashboard, scheme: Literal["light", "dark"]) -> None:
+def test_pages_are_accessible(
+    dashboard: Dashboard, axe: str, scheme: Literal["light", "dark"]
+) -> None:
     pages = pages_of(dashboard)
     window = dashboard.open(color_scheme=scheme)
     window.go("/queue?name=emails")
@@ -365,7 +368,7 @@ def test_pages_are_accessible(dashboard: Dashboard, scheme: Literal["light", "da
     for name, path in pages.items():
         window.go(path)
         window.is_live()
-        window.page.evaluate(AXE.read_text(encoding="utf-8"))
+        window.page.evaluate(axe)
         found: dict[str, Any] = window.page.evaluate("axe.run()")
         assert found["passes"]
         faults = [
@@ -374,6 +377,7 @@ def test_pages_are_accessible(dashboard: Dashboard, scheme: Literal["light", "da
         assert faults == [], name
 
 
+@pytest.mark.long
 def test_pages_fit_a_phone_and_pictures_are_taken(dashboard: Dashboard) -> None:
     pages = pages_of(dashboard)
     SHOTS.mkdir(parents=True, exist_ok=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-import bootstrap
 import pytest
 from playwright.sync_api import Browser, expect
 
 from .visit import Visit
 
-AXE = bootstrap.fetch_playground() / "axe-core" / "axe.min.js"
+pytestmark = pytest.mark.long
+
 OTHER = {"ann": "bob", "bob": "ann"}
 
 
@@ -80,13 +80,15 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible(visit: Visit, scheme: Literal["light", "dark"]) -> None:
+def test_the_page_is_accessible(
+    visit: Visit, axe: str, scheme: Literal["light", "dark"]
+) -> None:
     visit.page.emulate_media(color_scheme=scheme)
     done = visit.enqueue("Enqueue with priority 9")
     expect(visit.job(done)).to_contain_text("completed")
     number = visit.enqueue("Enqueue one that fails twice")
     expect(visit.job(number)).to_contain_text("scheduled")
-    visit.page.evaluate(AXE.read_text(encoding="utf-8"))
+    visit.page.evaluate(axe)
     found: dict[str, Any] = visit.page.evaluate("axe.run()")
     assert found["passes"]
     elements = [node["html"] for rule in found["violations"] for node in rule["nodes"]]
