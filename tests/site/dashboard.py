@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgserver import PATIENCE, Server
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 SCRIPT = Path(sys.executable).with_name("pgq")
 TEMPLATE = "pgq_template"
@@ -38,6 +38,7 @@ class Dashboard:
         address: of the pages.
         process: the command.
         problems: what browsers have complained about.
+        contexts: of its windows.
     """
 
     browser: Browser
@@ -46,6 +47,7 @@ class Dashboard:
     address: str
     process: subprocess.Popen[str]
     problems: list[str] = field(default_factory=list[str])
+    contexts: list[BrowserContext] = field(default_factory=list[BrowserContext])
 
     def sql(self, text: str) -> str:
         """Run statements as the owner, and return what they return."""
@@ -64,6 +66,7 @@ class Dashboard:
     def open(self, path: str = "/", **options: Any) -> Window:
         """Open a window of its own."""
         context = self.browser.new_context(**options)
+        self.contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)
         window = Window(context.new_page(), self.address)
         page = window.page
@@ -150,6 +153,8 @@ def serve(
         assert address, "it has not begun"
         dashboard = Dashboard(browser, server, database, address, process)
         yield dashboard
+        for context in dashboard.contexts:
+            context.close()
         assert dashboard.problems == []
     finally:
         process.terminate()

@@ -150,8 +150,8 @@ class Heartbeat:
         wait = self._tick
         while not await self._stops_within(wait):
             try:
-                await self._beat()
-                self._outage.worked()
+                if await self._beat():
+                    self._outage.worked()
                 wait = self._tick
             except Exception as exc:  # noqa: BLE001 every lease hangs on it
                 wait = min(self._tick / 4, _RETRY_SECONDS)
@@ -166,12 +166,14 @@ class Heartbeat:
             return False
         return True
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> bool:
+        """Renew what is due, also connect again; tell whether the server has answered."""
+        before = self._connection
+        connection = await self._open(self._patience)
         horizon = time.monotonic() + self._tick / 2
         due = [lease for lease in self._leases.copy().values() if lease.due <= horizon]
         if not due:
-            return
-        connection = await self._open(self._patience)
+            return connection is not before
         try:
             await self._renew(connection, due, self._patience)
         except STUCK as exc:
@@ -184,6 +186,7 @@ class Heartbeat:
             renewed = [await self._renewed_alone(lease) for lease in due]
             if not any(renewed):
                 raise
+        return True
 
     async def _renewed_alone(self, lease: _Lease) -> bool:
         connection = await self._open(self._patience)
