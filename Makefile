@@ -40,7 +40,7 @@ PGQ_PGSPOT       := --no-plpgsql --ignore PS005
 .DELETE_ON_ERROR:
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
-.PHONY: all help setup dev-setup demo-setup requirements build demo test test-fresh test-matrix \
+.PHONY: all help setup dev-setup demo-setup requirements build demo demo-shards test test-fresh test-matrix \
     test-installs test-clients test-docker test-site shards explore history chaos mutants model lint \
     format docs playground reference bench freeze install uninstall installcheck dist deb clean
 
@@ -75,6 +75,9 @@ $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)
 
 demo: $(if $(SERVE),dev-setup) build ## show pgq at work, on a private PostgreSQL; SERVE=1 in a browser, too
 	$(PGQ_PYTHON) tools/pgserver.py -- $(PGQ_PYTHON) demo $(if $(SERVE),--serve)
+
+demo-shards: dev-setup build ## show three databases that share jobs, of which one is killed
+	PYTHONPATH=tools $(PGQ_PYTHON) -m demo.shards
 
 test: dev-setup build ## run all tests on PostgreSQL 18, those in SQL also on 14
 	$(PGQ_PYTHON) tools/run_tests.py $(PGQ_TEST_OPTIONS) $(PGQ_TESTED:%=--version %) \

@@ -20,15 +20,19 @@ comment on sequence _turn is 'Which shard has its turn.';
 grant usage on sequence _turn to public;
 
 create function _shards()
-returns integer
+returns table (shard integer, place text, is_drained boolean)
 language sql
 stable
 as $$
-select count(*)::integer
+select substr(o.option_name, 2)::integer, o.option_value,
+       o.option_value ~ 'application_name=drained$'
   from pg_foreign_server s, pg_options_to_table(s.srvoptions) o
  where s.srvname = 'pgq' and o.option_name ~ '^p\d+$'
 $$;
-comment on function _shards() is 'The number of shards.';
+comment on function _shards() is
+'The shards: where each is, and whether it gets no new jobs.
+
+The mark of a drained shard is in the options of the server, so it stays when this script runs again.';
 
 create function _shard_of(id bigint)
 returns integer
@@ -45,9 +49,28 @@ returns integer
 language sql
 stable
 as $$
-select ('x' || substr(md5(key), 1, 7))::bit(28)::integer % pgq_proxy._shards()
+select s.shard
+  from pgq_proxy._shards() s
+ where key is not null and not s.is_drained
+ order by md5(s.shard || ' ' || key) collate "C"
+ limit 1
 $$;
-comment on function _shard_of_key(text) is 'The shard of a key; null for null.';
+comment on function _shard_of_key(text) is
+'The shard of a key; null for null.
+
+A shard that comes takes keys from all others, one that goes leaves its keys to all others. No other
+key moves.';
+
+create function _next_shard()
+returns integer
+language sql
+as $$
+select (array_agg(s.shard order by s.shard))[1 + v.turn % count(*)]
+  from nextval('pgq_proxy._turn') v (turn), pgq_proxy._shards() s
+ where not s.is_drained
+ group by v.turn
+$$;
+comment on function _next_shard() is 'The shard that has its turn to get a job.';
 
 create function _place(group_key text, dedupe_key text, after bigint[])
 returns integer
@@ -67,12 +90,83 @@ begin
                   hint = 'Jobs with the same key are on one shard; a job without a key goes to the '
                          'shard of the jobs in "after".';
     end if;
-    return coalesce(v_key, v_after[1], nextval('pgq_proxy._turn') % pgq_proxy._shards());
+    return coalesce(v_key, v_after[1], pgq_proxy._next_shard());
 end
 $$;
 comment on function _place(text, text, bigint[]) is
 'The shard for a new job: that of its group key, else of its dedupe key, else of the jobs for '
 'which it waits, else the next in turn. Raises 0A000.';
+
+create function _left_on(shard integer)
+returns table (jobs bigint, schedules bigint)
+language plproxy
+as $$
+    cluster 'pgq';
+    run on shard;
+    select (select coalesce(sum(q.ready + q.scheduled + q.waiting + q.active), 0)::bigint
+              from pgq_queues q) as jobs,
+           (select count(*) from pgq_schedules) as schedules;
+$$;
+comment on function _left_on(integer) is 'What there is on a shard that has not ended.';
+
+create procedure drain(shard integer)
+language plpgsql
+as $$
+declare
+    v_place text; v_is_drained boolean; v_others bigint;
+    v_begun text[]; v_jobs bigint; v_told text; v_tells text;
+begin
+    select min(s.place) filter (where s.shard = drain.shard),
+           bool_or(s.is_drained) filter (where s.shard = drain.shard),
+           count(*) filter (where s.shard <> drain.shard and not s.is_drained)
+      into v_place, v_is_drained, v_others from pgq_proxy._shards() s;
+    if v_place is null then
+        raise exception 'there is no shard %', shard using errcode = 'undefined_object';
+    elsif v_others = 0 then
+        raise exception 'no other shard gets new jobs'
+            using errcode = 'object_not_in_prerequisite_state';
+    elsif (select l.schedules from pgq_proxy._left_on(shard) l) > 0 then
+        raise exception 'shard % has schedules', shard
+            using errcode = 'object_in_use',
+                  hint = 'Call pgq_unschedule for each, and pgq_schedule when this has ended.';
+    elsif not v_is_drained then
+        execute format(
+            'alter server pgq options (set %I %L)', 'p' || shard,
+            v_place || ' application_name=drained'
+        );
+    end if;
+    commit;
+    -- Who began before may have chosen the shard.
+    v_begun := array(select a.pid || ' ' || a.xact_start from pg_stat_activity a
+                      where a.datname = current_database() and a.pid <> pg_backend_pid());
+    loop
+        v_begun := array(select a.pid || ' ' || a.xact_start from pg_stat_activity a
+                          where a.pid || ' ' || a.xact_start = any (v_begun));
+        v_jobs := (select l.jobs from pgq_proxy._left_on(shard) l);
+        exit when v_jobs = 0 and cardinality(v_begun) = 0;
+        v_tells := format('shard %s: %s jobs left, %s older transactions of the front', shard,
+                          v_jobs, cardinality(v_begun));
+        if v_tells is distinct from v_told then
+            raise notice '%', v_tells;
+            v_told := v_tells;
+        end if;
+        commit;
+        perform pg_sleep(0.5);
+    end loop;
+end
+$$;
+comment on procedure drain(integer) is
+'Ends when a shard has no jobs left; from its beginning on the front sends no new ones there.
+
+Only the jobs that wait for jobs of the shard still go there. The workers go on to work it off. If
+this is interrupted, call it again. ALTER SERVER takes the mark away. The caller owns the server,
+and sees the sessions of the others (pg_read_all_stats).
+
+Errors:
+
+* 42704: there is no such shard.
+* 55000: no other shard gets new jobs.
+* 55006: the shard has schedules.';
 
 create temp table route on commit drop as
 select n as name, r.kind, r.hint
@@ -109,7 +203,7 @@ comment on table route is 'How the front sends each function to shards.';
 create function _set_shard(shard integer) returns void language plproxy as $$
     cluster 'pgq'; run on shard; target pgq_set_shard;
 $$;
-select count(_set_shard(n)) from generate_series(0, _shards() - 1) n \g /dev/null
+select count(_set_shard(s.shard)) from _shards() s \g /dev/null
 
 create function _catalog()
 returns table (
@@ -242,7 +336,7 @@ language sql
 as $$
 select format($body$
 declare
-    v_shards constant integer := pgq_proxy._shards();
+    v_shards constant integer := (select count(*) from pgq_proxy._shards());
     v_turn constant bigint := nextval('pgq_proxy._turn');
     v_failed integer := 0;
 begin

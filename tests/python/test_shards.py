@@ -14,29 +14,30 @@ from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
-import bootstrap
 import pgq
+import pgshards
 import pytest
 import pytest_asyncio
-from bootstrap import ROOT
 from pgserver import Server, ServerError
 
 from .pages import read, snippets
-from .sessions import Connection, dsn_of, until
+from .sessions import Connection, dsn_of, sessions, started, until, within
 from .workers import running
 
 pytestmark = [pytest.mark.once, pytest.mark.server]
 
-SHARDS: Final = 3
 JOBS: Final = int(os.environ.get("PGQ_SHARD_JOBS", "300"))
 LONG: Final = timedelta(hours=1)  # a lease that outlives any restart
 FRONT: Final = "pgq_proxy"
-SCRIPT: Final = ROOT / "extension" / "proxy" / "pgq_proxy.sql"
 PAGE: Final = read("docs/scaling.md")
-SETUP: Final = snippets(PAGE, "sql")[1]
 NEW: Final = """
     drop database pgq with (force);
     create database pgq template ready strategy file_copy;
+"""
+UNDRAIN: Final = """
+    select format('alter server pgq options (set p%s %L)', shard,
+                  replace(place, ' application_name=drained', ''))
+      from pgq_proxy._shards() where is_drained
 """
 FUNCTIONS: Final = """
     select p.proname || '(' || pg_get_function_arguments(p.oid) || ') '
@@ -52,27 +53,10 @@ FUNCTIONS: Final = """
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[Server]]:
     """A server for each shard, and one for a front of them, which has PL/Proxy."""
-    with contextlib.ExitStack() as stack:
-        quick = {"fsync": "off"}
-        first = stack.enter_context(Server(None, quick))
-        first.psql("create extension pgq")
-        # Copies are made sooner than new ones.
-        rest = [Server(None, quick, primary=first) for _ in range(SHARDS - 1)]
-        shards = [first, *map(stack.enter_context, rest)]
-        for shard in rest:
-            shard.promote()
-        major = bootstrap.plpgsql_check_major()
-        front = stack.enter_context(Server(major, quick, ["plproxy"]))
-        setup = SETUP
-        for name, shard in zip(("a", "b", "c"), shards, strict=True):
-            place = f"host={shard.host} port={shard.port} dbname={Server.database}"
-            setup = setup.replace(f"host={name}.internal dbname=shop", place)
-        assert ".internal" not in setup
-        front.psql(setup.replace("'shop', password '...'", f"'{Server.user}'"))
-        front.psql(SCRIPT.read_text(encoding="utf-8"))
-        for shard in shards:
+    with pgshards.serve({"fsync": "off"}) as servers:
+        for shard in servers[:-1]:
             shard.psql("create database ready template pgq", database="postgres")
-        yield [*shards, front]
+        yield servers
 
 
 @pytest.fixture
@@ -82,6 +66,8 @@ def fresh(servers: list[Server]) -> list[Server]:
         if not shard.is_running:
             shard.start()
         shard.psql(NEW, database="postgres")
+    for statement in servers[-1].psql(UNDRAIN).splitlines():
+        servers[-1].psql(statement)
     return servers
 
 
@@ -187,7 +173,7 @@ async def test_workers_on_all_shards_run_each_job_once(
     assert work.collisions == 0
     assert {len(shards) for shards in work.shards.values()} == {1}
     assert {job_id >> 48 for job_id in ids} == {0, 1, 2}
-    assert all(work.on(shard) > JOBS / 6 for shard in range(SHARDS))
+    assert all(work.on(shard) > JOBS / 6 for shard in range(pgshards.NUMBER))
 
 
 async def test_a_shard_that_is_killed_costs_the_others_nothing_and_comes_back(
@@ -347,6 +333,67 @@ async def keys_of_each_shard(front: Connection) -> list[str]:
     return [row[0] for row in await front.fetch(query)]
 
 
+async def test_a_drained_shard_gets_no_new_jobs_and_is_worked_off(
+    front: Connection, fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    keys = await keys_of_each_shard(front)
+    queue = pgq.Queue(front, schema=FRONT)
+    ids = await queue.enqueue_many([None] * 3, dedupe_keys=keys)
+    for _ in range(6):
+        ids.append(await queue.enqueue(None))
+    expected = Counter(job_id >> 48 for job_id in ids)
+    told: list[str] = []
+    work = Work()
+    async with sessions(dsn_of(fresh[-1]), 3, search_path=FRONT) as (older, killed, drainer):
+        # It may have chosen the shard, and has sent nothing yet.
+        await older.execute("begin; select 1")
+        killed.add_log_listener(lambda _, message: told.append(message.message))
+
+        async def has_told() -> bool:
+            return bool(told)
+
+        async with started(killed.execute("call drain(1)")) as call:
+            await until(has_told)
+            assert told == ["shard 1: 3 jobs left, 1 older transactions of the front"]
+            killed.terminate()
+            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError):
+                await call
+        moved = await queue.enqueue_many([None] * 3, dedupe_keys=[f"{key} " for key in keys])
+        again = await queue.enqueue_many([None] * 3, group_keys=keys)
+        ids += [*moved, *again, *[await queue.enqueue(None) for _ in range(6)]]
+        assert 1 not in {job_id >> 48 for job_id in ids[9:]}
+        assert [again[0] >> 48, again[2] >> 48] == [0, 2], "no other key moves"
+        # What waits for a job is where the job is.
+        [first, *_] = [job_id for job_id in ids if job_id >> 48 == 1]
+        ids.append(await queue.enqueue(None, after=[first]))
+        expected[1] += 1
+        async with (
+            started(drainer.execute("call drain(1)")) as call,
+            running(worker_on(pools, work.handle)),
+        ):
+            await all_done(pools, len(ids))
+            assert not call.done(), "an older transaction may still enqueue there"
+            await older.execute("commit")
+            await within(call)
+
+    assert work.runs == Counter(ids)
+    assert work.on(1) == expected[1]
+
+
+async def test_what_cannot_be_drained(front: Connection) -> None:
+    await front.execute("select pgq_schedule('nightly', '0 3 * * *', '1')")
+    shard = await front.fetchval("select _shard_of_key('nightly')")
+    with pytest.raises(asyncpg.ObjectInUseError, match="has schedules"):
+        await front.execute(f"call drain({shard})")
+    await front.execute("select pgq_unschedule('nightly')")
+    with pytest.raises(asyncpg.UndefinedObjectError, match="no shard 3"):
+        await front.execute("call drain(3)")
+    await front.execute("call drain(0)")
+    await front.execute("call drain(1)")
+    with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="no other shard"):
+        await front.execute("call drain(2)")
+
+
 async def test_the_front_passes_by_a_shard_that_is_down(
     front: Connection, fresh: list[Server]
 ) -> None:
@@ -371,7 +418,7 @@ def test_the_front_can_be_made_again_and_refuses_shards_in_another_order(
     fresh: list[Server],
 ) -> None:
     front = fresh[-1]
-    script = SCRIPT.read_text(encoding="utf-8")
+    script = pgshards.SCRIPT.read_text(encoding="utf-8")
     first, second = front.psql("""
         select o.option_value from pg_foreign_server s, pg_options_to_table(s.srvoptions) o
          where o.option_name in ('p0', 'p1') order by o.option_name""").splitlines()
