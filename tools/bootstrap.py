@@ -190,7 +190,8 @@ def extension_files(name: str) -> list[Path]:
 
 def libraries(home: Path) -> list[Path]:
     """Return the shared libraries that came with the packages of Debian unpacked in `home`."""
-    return [*home.glob("**/lib/*-linux-*/*.so.*")]
+    # Those of PulseAudio have a directory of their own.
+    return [*home.glob("**/lib/*-linux-*/*.so.*"), *home.glob("**/lib/*-linux-*/pulseaudio/*.so")]
 
 
 def missing_libraries(home: Path) -> dict[Path, set[str]]:
