@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from click.testing import CliRunner, Result
 from pgq._cli.main import cli
@@ -32,6 +33,13 @@ def variables(dsn: Mapping[str, Any]) -> dict[str, str]:
         "PGDATABASE": str(dsn["database"]),
         "TMPDIR": str(dsn["host"]),  # what programs leave when they are killed goes with the server
     }
+
+
+def url_of(dsn: Mapping[str, Any], **changed: str) -> str:
+    """Return the URL of a database, for --dsn."""
+    place = {**dsn, **changed}
+    query = urlencode({name: place[name] for name in ("host", "port", "user")})
+    return f"postgresql:///{place['database']}?{query}"
 
 
 @dataclass

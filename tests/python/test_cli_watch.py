@@ -22,19 +22,20 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pgq._cli import exporter, web
-from pgq._cli.base import Settings
-from pgq._cli.screen import QUEUES, WORKERS, Frame, View
+from pgq._cli.base import Settings, name_of
+from pgq._cli.screen import QUEUES, WORKERS, Frame, View, render
 from pgq._operate.finding import Facts
 from pgq._operate.obstacles import in_the_way
 from pgserver import PATIENCE, Server
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from .cli_session import SCRIPT, Cli, Running, running, variables
+from .cli_session import SCRIPT, Cli, Running, running, url_of, variables
 from .sessions import Connection, enqueue
 
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
@@ -173,6 +174,36 @@ def test_a_frame_fits_any_screen(width: int, height: int) -> None:
             for key in keys:
                 view.press(key)
             lines_of(frame, view, width, height)
+
+
+def test_several_databases_share_the_screen() -> None:
+    frames = [replace(frame_of(30, 3, 1), name=name) for name in ("a.internal/shop", "b/shop")]
+    down = {"c.internal/shop": "cannot connect"}
+    for width, height in ((40, 10), (80, 24), (200, 60), (20, 5)):
+        console = Console(width=width, height=height, color_system=None)
+        with console.capture() as captured:
+            console.print(render(frames, down, View(), width, height))
+        lines = captured.get().splitlines()
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+    frames = [replace(frame_of(3, 3, 1), name=frame.name) for frame in frames]
+    lines = [" ".join(line.split()) for line in lines_of_several(frames, down)]
+    assert lines[0].startswith("3 databases, 1 of them down, 2026-11-27")
+    assert lines[2].startswith("queue database ready")
+    assert "c.internal/shop: cannot connect" in lines
+    assert any(line.startswith("2 x rotation: a.internal/shop: pid 1000") for line in lines)
+    assert {line.split()[1] for line in lines if line.startswith("pod-")} == {
+        "a.internal/shop",
+        "b/shop",
+    }
+
+
+def lines_of_several(frames: list[Frame], down: dict[str, str]) -> list[str]:
+    """Return what is shown of several databases on a large screen."""
+    console = Console(width=160, height=40, color_system=None)
+    with console.capture() as captured:
+        console.print(render(frames, down, View(), 160, 40))
+    return captured.get().splitlines()
 
 
 def test_keys_sort_and_scroll() -> None:
@@ -684,3 +715,94 @@ def test_clients_that_say_nothing_do_not_take_all_of_it(monkeypatch: pytest.Monk
                 break
             except OSError:
                 assert time.monotonic() < deadline
+
+
+# Several databases
+
+
+@pytest.fixture(name="several")
+def databases(dsn: dict[str, Any], tmp_path: Path) -> list[str]:
+    """The arguments that name a database with the extension, one without, and one that is down."""
+    places = [
+        (dsn["database"], dsn["host"]),
+        ("postgres", dsn["host"]),
+        (dsn["database"], str(tmp_path)),
+    ]
+    return [
+        argument
+        for name, host in places
+        for argument in ("--dsn", url_of(dsn, database=name, host=host))
+    ]
+
+
+def names_of(several: list[str]) -> list[str]:
+    return [name_of(url) for url in several[1::2]]
+
+
+def test_the_name_of_a_database_tells_where_it_is_and_no_secret() -> None:
+    assert name_of("postgresql://ada:secret@a.internal:5433/shop") == "a.internal:5433/shop"
+    assert name_of("postgresql:///shop?host=/tmp/x&port=5433&password=secret") == "/tmp/x:5433/shop"
+    assert name_of("postgresql://a:1,b:2/shop?target_session_attrs=primary") == "a:1,b:2/shop"
+
+
+def test_top_shows_several_databases_and_which_is_down(cli: Cli, several: list[str]) -> None:
+    ours, other, down = names_of(several)
+    frame = cli.ok("top", "--once", *several)
+    assert re.search(rf"^default +{re.escape(ours)} +0 ", frame, re.MULTILINE)
+    assert re.search(rf"^{re.escape(other)}: .*pgq install", frame, re.MULTILINE)
+    assert re.search(rf"^{re.escape(down)}: cannot connect", frame, re.MULTILINE)
+    first, *rest = cli.json("top", *several)
+    assert (first["database"], first["queues"][0]["queue"]) == (ours, "default")
+    assert [row["database"] for row in rest] == [other, down]
+    assert "cannot connect" in rest[1]["down"]
+    assert "twice" in cli.fails(2, "top", "--once", *several, *several[:2])
+    assert "cannot connect" in cli.fails(3, "top", "--once", *several[-2:])
+
+
+def test_the_doctor_looks_at_each_database(cli: Cli, several: list[str]) -> None:
+    ours, other, down = names_of(several)
+    found = examine(cli, 1, *several)
+    problems = [(one["database"], one["check"]) for one in found if one["status"] == "problem"]
+    assert problems == [(other, "extension"), (down, "connection")]
+    alone = examine(cli, 0)
+    assert [one["check"] for one in found if one["database"] == ours] == [
+        one["check"] for one in alone
+    ]
+    shown = cli.run("doctor", *several).stdout.splitlines()
+    assert [line for line in shown if line in (ours, other, down)] == [ours, other, down]
+
+
+def test_metrics_of_several_databases_name_them(cli: Cli, several: list[str]) -> None:
+    ours, other, down = names_of(several)
+    found = samples(cli.ok("metrics", "--once", *several))
+    up = {name: found["pgq_up", (("database", name),)] for name in (ours, other, down)}
+    assert up == {ours: 1, other: 0, down: 0}
+    assert (
+        found["pgq_queue_jobs", (("database", ours), ("queue", "default"), ("state", "ready"))] == 0
+    )
+    assert {dict(labels)["database"] for name, labels in found if name != "pgq_up"} == {ours}
+
+
+def test_a_silent_database_takes_no_metrics_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Event()
+
+    async def read(options: Settings) -> dict[str, exporter.Rows]:
+        if "silent" in str(options.dsn):
+            await asyncio.to_thread(ended.wait, PATIENCE)
+        server = {"extension": "1", "version": "1", "now": None}
+        return {"server": [server], "queues": [], "workers": [], "health": [], "sizes": []}
+
+    monkeypatch.setattr("pgq._cli.exporter._read", read)
+    monkeypatch.setattr("pgq._cli.exporter._CALL_SECONDS", 4)
+    options = Settings(dsn="postgresql://silent/shop postgresql://a/shop")
+    try:
+        with web.serving(exporter.pages(options), "127.0.0.1", 0) as where:
+            found = scrape(int(where.rpartition(":")[2]))
+            assert found["pgq_up", (("database", "silent/shop"),)] == 0
+            assert found["pgq_up", (("database", "a/shop"),)] == 1
+            with urllib.request.urlopen(f"{where}/health", timeout=PATIENCE) as answer:
+                assert answer.read().startswith(b"silent/shop: the server did not answer")
+    finally:
+        ended.set()

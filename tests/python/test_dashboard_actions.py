@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -17,11 +18,12 @@ import pgq
 import pytest
 import pytest_asyncio
 from pgq import dashboard
+from pgq._cli.base import name_of
 from pgserver import PATIENCE, Server
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
 
-from .cli_session import SCRIPT, Cli, variables
+from .cli_session import SCRIPT, Cli, url_of, variables
 from .dashboard_site import Site, site_of
 from .sessions import Connection, until
 from .test_dashboard import die
@@ -423,6 +425,32 @@ async def test_the_command_serves_until_sigterm_also_while_somebody_watches(
     assert process.stderr
     errors = await process.stderr.read()
     assert (process.returncode, errors) in ((0, b""), (-signal.SIGTERM, b""))
+
+
+async def test_the_command_serves_several_databases_also_while_one_is_down(
+    dsn: dict[str, Any], tmp_path: Path
+) -> None:
+    urls = [url_of(dsn), url_of(dsn, host=str(tmp_path))]
+    process = await asyncio.create_subprocess_exec(
+        SCRIPT,
+        *("dashboard", "--listen", "127.0.0.1:0", "--token", TOKEN, "--dsn", urls[0]),
+        *("--dsn", urls[1]),
+        env=variables(dsn),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout
+    told = [(await process.stdout.readline()).decode().split() for _ in urls]
+    assert [name for _, name in told] == [name_of(url) for url in urls]
+    async with httpx.AsyncClient(follow_redirects=True, timeout=PATIENCE) as client:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        (ours, name), (down, _) = told
+        assert "/login" in str((await client.get(ours)).url)
+        page = await client.get(ours, headers=headers)
+        assert "default" in page.text
+        assert name in page.text
+        assert (await client.get(down, headers=headers)).status_code == 503
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.wait(), PATIENCE)
 
 
 def test_the_extra_is_named_where_it_is_missing(

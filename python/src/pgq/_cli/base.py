@@ -8,8 +8,9 @@ import functools
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Final, ParamSpec
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 import click
@@ -61,7 +62,8 @@ def _shared_options(
             callback=_keep,
             expose_value=False,
             help="The database, as postgresql://user@host/name; else PGQ_DSN, else PGHOST, "
-            "PGDATABASE and the other variables of libpq.",
+            "PGDATABASE and the other variables of libpq."
+            + (" May be repeated." if many_dsns else ""),
         ),
         SharedOption(
             ["--schema"],
@@ -94,7 +96,8 @@ class Command(click.Command):
     Args:
         examples: command lines, one a line; the help ends with them.
         has_json: False leaves out --json.
-        many_dsns: --dsn may be given several times; `Settings.dsn` has blanks in between.
+        many_dsns: --dsn may be given several times; `Settings.dsn` has blanks in between, and
+            `databases` takes it apart.
     """
 
     def __init__(
@@ -195,6 +198,30 @@ class Root(Group):
                 raise explain(exc) from exc
             name = type(exc).__name__
             raise Failure(f"{name}: {exc} (--debug prints the traceback)") from exc
+
+
+def databases(options: Settings) -> dict[str, Settings]:
+    """Return the options for each database that --dsn names, by what names it; "" for the only one.
+
+    Raises:
+        UsageError: two have the same name.
+    """
+    dsns = (options.dsn or "").split()
+    if len(dsns) < 2:
+        return {"": options}
+    found = {name_of(dsn): replace(options, dsn=dsn) for dsn in dsns}
+    if len(found) < len(dsns):
+        raise click.UsageError("--dsn names a database twice.")
+    return found
+
+
+def name_of(dsn: str) -> str:
+    """Return what of a URL may be shown: where the database is."""
+    url = urlsplit(dsn)
+    asked = dict(parse_qsl(url.query))
+    host = url.netloc.rpartition("@")[2] or asked.get("host", "")
+    port = f":{asked['port']}" if "port" in asked else ""
+    return f"{host}{port}{url.path}"
 
 
 def server_settings(options: Settings, name: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from pgq._cli.base import connect, settings
+from pgq._cli.base import Settings, connect
 from pgq._cli.errors import Failure
 from pgq._cli.extension import FILES_HINT, Extension
 from pgq._operate import obstacles, sql, stuck, wording
@@ -31,6 +31,7 @@ _HEARING_SECONDS: Final = 2.0
 class Case:
     """What the checks are about."""
 
+    options: Settings
     client: Client
     extension: Extension
     limits: Limits
@@ -192,7 +193,7 @@ async def check_schedules(case: Case) -> AsyncGenerator[Finding]:
 async def check_notifications(case: Case) -> AsyncGenerator[Finding]:
     """Sleeping workers hear of jobs, if they connect as this command does."""
     try:
-        async with connect(settings(), "pgq doctor") as other:
+        async with connect(case.options, "pgq doctor") as other:
 
             async def notify(channel: str) -> None:
                 await other.connection.execute(NOTIFY, channel)

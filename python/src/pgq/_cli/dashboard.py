@@ -19,10 +19,12 @@ _EXTRAS: Final = ("jinja2", "markupsafe", "starlette", "uvicorn")
 @click.command(
     cls=Command,
     has_json=False,
+    many_dsns=True,
     examples="""
         pgq dashboard
         pgq dashboard --listen 127.0.0.1:8000 --read-only
         pgq dashboard --listen 0.0.0.0:7432
+        pgq dashboard --dsn postgresql://a.internal/shop --dsn postgresql://b.internal/shop
         pgq dashboard --proxy-header X-Forwarded-User --root-path /pgq
     """,
 )
@@ -71,8 +73,8 @@ def dashboard(
 ) -> None:
     """Serve the queues to browsers, until SIGTERM or Ctrl-C.
 
-    Prints the address. Shows and offers what the privileges of the role allow; what is changed
-    there is logged to stderr with its user. Needs the extra "dashboard".
+    Prints the address, or one for each --dsn. Shows and offers what the privileges of the role
+    allow; what is changed there is logged to stderr with its user. Needs the extra "dashboard".
     """
     if sum((token is not None, no_token, proxy_header is not None)) > 1:
         raise Misuse("choose one of --token, --no-token and --proxy-header")

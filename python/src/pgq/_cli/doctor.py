@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from pgq._cli import extension, output, params
-from pgq._cli.base import Command, connect, settings
+from pgq._cli.base import Command, Settings, connect, databases, settings
 from pgq._cli.checks import EVERYWHERE, INSTALLED, Case, Check
 from pgq._cli.errors import FAILED, Failure, explain
 from pgq._operate import wording
@@ -24,10 +24,12 @@ _STYLES: Final[dict[Status, str]] = {"ok": "green", "warning": "yellow", "proble
 
 @click.command(
     cls=Command,
+    many_dsns=True,
     examples="""
         pgq doctor
         pgq doctor --max-transaction-age 10m --strict
         pgq doctor --json
+        pgq doctor --dsn postgresql://a.internal/shop --dsn postgresql://b.internal/shop
     """,
 )
 @click.option(
@@ -51,23 +53,39 @@ def doctor(max_transaction_age: timedelta, max_ready_age: timedelta, *, strict: 
     Looks at versions, privileges, settings, connections, maintenance, at whether notifications
     arrive, at transactions and replication slots that are in the way, and at queues and schedules
     that do not move: names the cause, who holds it, and the command that ends it. Exits with 1
-    if there is a problem: pgq does not work, or not as promised.
+    if there is a problem: pgq does not work, or not as promised. Several --dsn are looked at
+    at the same time, each for itself.
     """
-    found = asyncio.run(_examine(Limits(max_transaction_age, max_ready_age)))
+    found = asyncio.run(_examine_all(Limits(max_transaction_age, max_ready_age)))
     if settings().json:
-        output.print_json([asdict(finding) for finding in found])
+        output.print_json(
+            [
+                {"database": name, **asdict(finding)} if name else asdict(finding)
+                for name, findings in found.items()
+                for finding in findings
+            ]
+        )
     else:
-        _print(found)
+        for name, findings in found.items():
+            if name:
+                output.console().print(Text(name, style="bold"), soft_wrap=True)
+            _print(findings)
     bad = {"problem", "warning"} if strict else {"problem"}
-    if any(finding.status in bad for finding in found):
+    if any(finding.status in bad for findings in found.values() for finding in findings):
         raise click.exceptions.Exit(FAILED)
 
 
-async def _examine(limits: Limits) -> list[Finding]:
+async def _examine_all(limits: Limits) -> dict[str, list[Finding]]:
+    each = databases(settings())
+    found = await asyncio.gather(*(_examine(options, limits) for options in each.values()))
+    return dict(zip(each, found, strict=True))
+
+
+async def _examine(options: Settings, limits: Limits) -> list[Finding]:
     try:
-        async with connect(settings(), "pgq doctor") as client:
+        async with connect(options, "pgq doctor") as client:
             extra = await extension.look(client)
-            case = Case(client, extra, limits)
+            case = Case(options, client, extra, limits)
             found = [finding for check in EVERYWHERE for finding in await _run(check, case)]
             if extra.installed is not None and is_supported(extra.installed):
                 found += [finding for check in INSTALLED for finding in await _run(check, case)]

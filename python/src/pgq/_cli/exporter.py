@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pgq._cli import extension
-from pgq._cli.base import Settings, connect
+from pgq._cli.base import Settings, connect, databases
 from pgq._cli.errors import Failure, explain
 from pgq._cli.web import Answer, Pages
 from pgq._operate import sql
@@ -29,22 +29,24 @@ _OBSTACLES: Final = ("rotation", "slot in use", "xmin held")
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
 _Samples: TypeAlias = Iterable[tuple[Sequence[str], Any]]
+_Metric: TypeAlias = tuple[str, str, Sequence[str], _Samples]  # name, help, names of labels
 
 
 def pages(options: Settings) -> Pages:
-    """Return /metrics and /health of a database."""
-    views = _Views(options)
+    """Return /metrics and /health of one database or more."""
+    views = _Databases(options)
     registry = _registry(views)
 
     def metrics() -> Answer:
         return Answer(body=generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
     def health() -> Answer:
-        problem = views.problem()
+        problems = views.problems()
+        is_up = len(problems) < len(views.each)
         return Answer(
-            body=f"{problem or 'ok'}\n".encode(),
+            body=("\n".join(problems) or "ok").encode() + b"\n",
             content_type="text/plain; charset=utf-8",
-            status=HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK,
+            status=HTTPStatus.OK if is_up else HTTPStatus.SERVICE_UNAVAILABLE,
         )
 
     return {"/metrics": metrics, "/health": health}
@@ -52,16 +54,16 @@ def pages(options: Settings) -> Pages:
 
 def exposition(options: Settings) -> bytes:
     """Return the metrics as text."""
-    return generate_latest(_registry(_Views(options)))
+    return generate_latest(_registry(_Databases(options)))
 
 
-def _registry(views: _Views) -> CollectorRegistry:
+def _registry(views: Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(views)
     return registry
 
 
-class _Views(Collector):
+class _Views:
     """Reads the views when it is asked; requests that come meanwhile, or soon after, share it.
 
     So there is at most one connection, and nobody waits for longer than a call may take.
@@ -73,7 +75,7 @@ class _Views(Collector):
         self._last: futures.Future[dict[str, Rows]] | None = None
         self._fresh_until = 0.0
 
-    def _read(self) -> dict[str, Rows]:
+    def read(self) -> dict[str, Rows]:
         with self._lock:
             reading = self._last
             is_mine = reading is None or self._is_over(reading)
@@ -101,28 +103,67 @@ class _Views(Collector):
             return False
         return reading.exception() is not None or time.monotonic() >= self._fresh_until
 
-    def problem(self) -> str | None:
-        """Return why the views cannot be read."""
-        try:
-            self._read()
-        except Failure as exc:
-            return exc.message
-        return None
+
+class _Databases(Collector):
+    """The views of one database or more; those of several have a label with its name.
+
+    They are read at the same time. One that does not answer soon is down: a scrape does not wait
+    as long as the only database may take.
+    """
+
+    def __init__(self, options: Settings) -> None:
+        self.each = {name: _Views(one) for name, one in databases(options).items()}
+        self._patience = None if len(self.each) == 1 else _CALL_SECONDS / 2
+
+    def _read(self) -> dict[str, dict[str, Rows] | Failure]:
+        """Return what each database shows, or why it cannot be read."""
+        readings = {name: _in_thread(views.read) for name, views in self.each.items()}
+        futures.wait(readings.values(), self._patience)
+        found: dict[str, dict[str, Rows] | Failure] = {}
+        for name, reading in readings.items():
+            try:
+                found[name] = reading.result(timeout=0)
+            except (Failure, TimeoutError) as exc:
+                problem = explain(exc)
+                found[name] = Failure(f"{name}: {problem.message}") if name else problem
+        return found
+
+    def problems(self) -> list[str]:
+        """Return why databases cannot be read."""
+        return [one.message for one in self._read().values() if isinstance(one, Failure)]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        has_label = len(self.each) > 1
+        families: dict[str, GaugeMetricFamily] = {}
+
+        for database, views in self._read().items():
+            first = [database] if has_label else []
+            metrics: list[_Metric] = [("pgq_up", _UP, (), [((), not isinstance(views, Failure))])]
+            if isinstance(views, Failure):
+                views.show()
+            else:
+                metrics += _metrics(views)
+            for name, text, labels, samples in metrics:
+                names = [*(["database"] if has_label else []), *labels]
+                family = families.setdefault(name, GaugeMetricFamily(name, text, labels=names))
+                for values, value in samples:
+                    if value is not None:
+                        family.add_metric([*first, *values], _number(value))
+        yield from families.values()
+
+
+def _in_thread(function: Callable[[], dict[str, Rows]]) -> futures.Future[dict[str, Rows]]:
+    """Return what a function will return in a thread that nobody waits for at the end."""
+    promised: futures.Future[dict[str, Rows]] = futures.Future()
+
+    def run() -> None:
         try:
-            views = self._read()
-        except Failure as exc:
-            exc.show()
-            yield GaugeMetricFamily("pgq_up", _UP, 0)
-            return
-        yield GaugeMetricFamily("pgq_up", _UP, 1)
-        for name, text, labels, samples in _metrics(views):
-            family = GaugeMetricFamily(name, text, labels=labels)
-            for values, value in samples:
-                if value is not None:
-                    family.add_metric(values, _number(value))
-            yield family
+            promised.set_result(function())
+        except BaseException as exc:  # noqa: BLE001 -- raised again where it is asked for
+            promised.set_exception(exc)
+
+    threading.Thread(target=run, daemon=True).start()
+    return promised
 
 
 _UP: Final = "Whether the server was reached and the views could be read."
@@ -149,7 +190,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _metrics(views: dict[str, Rows]) -> Iterator[tuple[str, str, Sequence[str], _Samples]]:
+def _metrics(views: dict[str, Rows]) -> Iterator[_Metric]:
     """Yield name, help, names of labels and samples of each metric."""
     [server] = views["server"]
     yield (
@@ -192,7 +233,7 @@ def _metrics(views: dict[str, Rows]) -> Iterator[tuple[str, str, Sequence[str], 
 
 def _health_metrics(
     health: Rows,
-) -> Iterator[tuple[str, str, Sequence[str], _Samples]]:
+) -> Iterator[_Metric]:
     """Yield the metrics of pgq_health; there are none for who may not observe all queues."""
     if not health:
         return

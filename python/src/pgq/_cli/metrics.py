@@ -17,9 +17,11 @@ from pgq._cli.web import serving
 @click.command(
     cls=Command,
     has_json=False,
+    many_dsns=True,
     examples="""
         pgq metrics --listen 0.0.0.0:9187
         pgq metrics --once
+        pgq metrics --dsn postgresql://a.internal/shop --dsn postgresql://b.internal/shop
     """,
 )
 @click.option(
@@ -35,8 +37,9 @@ def metrics(listen: tuple[str, int], *, once: bool) -> None:
     """Serve metrics for Prometheus, until SIGTERM or Ctrl-C.
 
     Reads the views when it is asked, at most once a second, with one connection at a time. While
-    the server cannot be reached /metrics has "pgq_up 0", and /health answers 503. Needs the extra
-    "metrics".
+    the server cannot be reached /metrics has "pgq_up 0", and /health answers 503. With several
+    --dsn each metric has the label "database", and /health answers 503 when none can be reached.
+    Needs the extra "metrics".
     """
     try:
         from pgq._cli import exporter  # noqa: PLC0415 -- an extra

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import socket
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -14,10 +17,11 @@ import click
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from pgq import dashboard
-from pgq._cli.base import Settings, server_settings
+from pgq._cli.base import Settings, databases, server_settings
 from pgq._cli.errors import Failure, Misuse, explain
 from pgq._operate.client import SERVER_ERRORS
 
@@ -86,18 +90,17 @@ class Service:
         """Serve until a signal comes, and print the address before."""
         logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
         logging.getLogger("pgq.dashboard.audit").setLevel(logging.INFO)
+        each = databases(options)
         with self._socket() as listening:
-            async with asyncpg.create_pool(
-                options.dsn,
-                min_size=0,
-                max_size=_MOST_CONNECTIONS,
-                timeout=_CONNECT_SECONDS,
-                command_timeout=_CALL_SECONDS,
-                statement_cache_size=0,  # poolers that share sessions
-                server_settings=server_settings(options, "pgq dashboard"),
-            ) as pool:
-                application = self._application(pool, options)
-                await _check(pool)
+            async with AsyncExitStack() as stack:
+                pools = [await stack.enter_async_context(self._pool(one)) for one in each.values()]
+                applications = [
+                    self._application(pool, options.schema, name or "pgq")
+                    for name, pool in zip(each, pools, strict=True)
+                ]
+                if len(pools) == 1:
+                    await _check(pools[0])
+                application = _together(applications)
                 served: ASGIApp = application
                 if self.access.is_open:
                     # Another site could reach it by a name of its own that leads to this machine.
@@ -112,26 +115,40 @@ class Service:
                     proxy_headers=False,
                     server_header=False,
                 )
-                click.echo(self._address(listening.getsockname()[1]))
+                port = listening.getsockname()[1]
+                for number, name in enumerate(each):
+                    click.echo(f"{self._address(port, _path(number, len(each)))} {name}".rstrip())
                 await _Server(config, application).serve(sockets=[listening])
 
-    def _application(self, pool: asyncpg.Pool[Any], options: Settings) -> Starlette:
+    def _pool(self, options: Settings) -> asyncpg.Pool[Any]:
+        return asyncpg.create_pool(
+            options.dsn,
+            min_size=0,
+            max_size=_MOST_CONNECTIONS,
+            timeout=_CONNECT_SECONDS,
+            command_timeout=_CALL_SECONDS,
+            statement_cache_size=0,  # poolers that share sessions
+            server_settings=server_settings(options, "pgq dashboard"),
+        )
+
+    def _application(self, pool: asyncpg.Pool[Any], schema: str | None, title: str) -> Starlette:
         try:
             return dashboard.app(
                 pool,
                 authenticate=self.access.authenticate,
                 token=self.access.token,
-                schema=options.schema,
+                schema=schema,
                 read_only=self.read_only,
+                title=title,
                 interval=self.interval,
             )
         except ValueError as exc:
             raise Misuse(str(exc)) from exc
 
-    def _address(self, port: int) -> str:
+    def _address(self, port: int, path: str) -> str:
         host = self.listen[0]
         shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{port}{self.root_path}{self.access.path}"
+        return f"http://{shown}:{port}{self.root_path}{path}{self.access.path}"
 
     def _socket(self) -> socket.socket:
         host, port = self.listen
@@ -140,6 +157,27 @@ class Service:
             return socket.create_server((str(address[0]), port), family=family)
         except OSError as exc:
             raise Failure(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+
+
+def _path(number: int, count: int) -> str:
+    """Return where the pages of one of several databases are."""
+    return f"/{number}" if count > 1 else ""
+
+
+def _together(applications: Sequence[Starlette]) -> Starlette:
+    """Return one application of several, each for a database of its own."""
+    if len(applications) == 1:
+        return applications[0]
+
+    async def close() -> None:
+        await asyncio.gather(*(one.state.close() for one in applications))
+
+    routes = [
+        Mount(_path(number, len(applications)), one) for number, one in enumerate(applications)
+    ]
+    made = Starlette(routes=routes)
+    made.state.close = close
+    return made
 
 
 async def _check(pool: asyncpg.Pool[Any]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ QUEUES: Final = (
     Field("waiting", "waiting", 10, "b", _count),
     Field("paused", "paused", 7),
 )
+DATABASE: Final = Field("database", "database", 1)  # the second column, where there are several
 WORKERS: Final = (
     Field("worker", "worker", 0),
     Field("queue", "queue", 1),
@@ -72,8 +73,8 @@ WORKERS: Final = (
     Field("pid", "pid", 6),
     Field("backend_gone", "gone", 7),
 )
-_NAMES: Final = frozenset({"queue", "worker"})
-_LEFT: Final = frozenset({"queue", "worker", "paused", "backend_gone"})
+_NAMES: Final = frozenset({"queue", "worker", "database"})
+_LEFT: Final = _NAMES | {"paused", "backend_gone"}
 
 HELP: Final = f"""\
 q  Ctrl-C     end
@@ -151,15 +152,17 @@ _MOVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One look at the server.
+    """One look at a server.
 
     Args:
         facts: what the views show.
         server: which one it is.
+        name: of the database, where there are several.
     """
 
     facts: Facts
     server: Row
+    name: str = ""
     queues: list[Row] = field(init=False, default_factory=list[Row])
     workers: list[Row] = field(init=False, default_factory=list[Row])
 
@@ -170,6 +173,7 @@ class Frame:
             self.queues.append(
                 {
                     **row,
+                    "database": self.name,
                     "done_per_second": _rate(row["completed_last_minute"]),
                     "failed_per_second": _rate(row["failed_last_minute"]),
                     "holding": len(holding),
@@ -181,52 +185,93 @@ class Frame:
                 "oldest_claim": self.facts.now - claimed,
                 "last_heartbeat": self.facts.now - heartbeat,
             }
-            self.workers.append({**row, **ages})
+            self.workers.append({**row, **ages, "database": self.name})
 
     def render(self, view: View, width: int, height: int | None) -> Group:
         """Return what is shown on a screen of a size; height None: all."""
-        if view.shows_help:
-            return Group(*(Text(_cut(line, width)) for line in HELP.splitlines()[:height]))
-        head = "{database}, PostgreSQL {version}, ".format(**self.server)
-        head += wording.text(self.facts.now)
-        lines = [Text(_cut(f"{head}   ? help", width), style="bold"), Text()]
-        obstacles = self._obstacles(width)
-        if height is not None and len(obstacles) > height // 4:
-            more = len(obstacles) - height // 4 + 1
-            text = _cut(f"and {more} more kinds: pgq doctor", width)
-            obstacles[max(height // 4 - 1, 0) :] = [Text(text, "yellow")]
-        room = None if height is None else height - len(lines) - len(obstacles) - 2
-        few = min(len(self.workers) + 1, _MIN_WORKERS)
-        for_queues = None if room is None else max(room - few, 2)
-        queues = _Table(QUEUES, self._sorted(view), width).lines(for_queues, view)
-        for_workers = None if room is None else room - len(queues)
-        lines += [*queues, Text(), *obstacles]
-        if self.workers:
-            shown = _Table(WORKERS, self.workers, width).lines(for_workers, view)
-            lines += [Text(), *shown]
-        return Group(*lines[:height])
+        return render([self], {}, view, width, height)
 
-    def _sorted(self, view: View) -> list[Row]:
-        one = next(one for one in QUEUES if one.name == view.sort)
-        if one.by is None:
-            return sorted(self.queues, key=lambda row: str(row[one.name]), reverse=view.is_reversed)
-        by = one.by
-        return sorted(self.queues, key=lambda row: by(row[one.name]), reverse=not view.is_reversed)
-
-    def _obstacles(self, width: int) -> list[Text]:
-        """Return one line for each kind of diagnosis."""
-        found = obstacles.diagnose(self.facts, _LIMITS)
-        kinds: dict[str, list[Finding]] = {}
-        for one in found:
-            if one.status != "ok":
-                kinds.setdefault(one.cause or one.check, []).append(one)
-        if not kinds:
-            text = "Nothing is in the way of jobs, rotation or vacuum."
-            return [Text(_cut(text if self.facts.health else "", width), style="green")]
+    def found(self) -> list[Finding]:
+        """Return what keeps jobs or rotation from moving."""
+        where = f"{self.name}: " if self.name else ""
         return [
-            Text(_cut(f"{len(found):3} x {kind}: {wording.line(found[0].detail)}", width), "yellow")
-            for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1]))
+            replace(one, detail=where + one.detail)
+            for one in obstacles.diagnose(self.facts, _LIMITS)
+            if one.status != "ok"
         ]
+
+
+def render(
+    frames: Sequence[Frame], down: Mapping[str, str], view: View, width: int, height: int | None
+) -> Group:
+    """Return what is shown of one database or more.
+
+    Args:
+        frames: of those that answer.
+        down: what is wrong with the others, by their names.
+        view: what the keys have chosen.
+        width: of the screen.
+        height: of the screen; None for all lines.
+    """
+    if view.shows_help:
+        return Group(*(Text(_cut(line, width)) for line in HELP.splitlines()[:height]))
+    lines = [Text(_cut(f"{_head(frames, down)}   ? help", width), style="bold"), Text()]
+    in_the_way = [Text(_cut(f"{name}: {text}", width), "red") for name, text in down.items()]
+    in_the_way += _in_the_way(frames, width)
+    if height is not None and len(in_the_way) > height // 4:
+        more = len(in_the_way) - height // 4 + 1
+        text = _cut(f"and {more} more kinds: pgq doctor", width)
+        in_the_way[max(height // 4 - 1, 0) :] = [Text(text, "yellow")]
+    room = None if height is None else height - len(lines) - len(in_the_way) - 2
+    workers = [row for frame in frames for row in frame.workers]
+    few = min(len(workers) + 1, _MIN_WORKERS)
+    for_queues = None if room is None else max(room - few, 2)
+    is_one = len(frames) + len(down) == 1
+    rows = _sorted([row for frame in frames for row in frame.queues], view)
+    queues = _Table(_columns(QUEUES, is_one=is_one), rows, width).lines(for_queues, view)
+    for_workers = None if room is None else room - len(queues)
+    lines += [*queues, Text(), *in_the_way]
+    if workers:
+        columns = _columns(WORKERS, is_one=is_one)
+        lines += [Text(), *_Table(columns, workers, width).lines(for_workers, view)]
+    return Group(*lines[:height])
+
+
+def _head(frames: Sequence[Frame], down: Mapping[str, str]) -> str:
+    if len(frames) == 1 and not down:
+        what = "{database}, PostgreSQL {version}".format(**frames[0].server)
+    else:
+        what = f"{len(frames) + len(down)} databases, {len(down)} of them down"
+    times = [wording.text(max(frame.facts.now for frame in frames))] if frames else []
+    return ", ".join([what, *times])
+
+
+def _columns(columns: Sequence[Field], *, is_one: bool) -> Sequence[Field]:
+    return columns if is_one else [columns[0], DATABASE, *columns[1:]]
+
+
+def _sorted(rows: list[Row], view: View) -> list[Row]:
+    one = next(one for one in QUEUES if one.name == view.sort)
+    if one.by is None:
+        return sorted(rows, key=lambda row: str(row[one.name]), reverse=view.is_reversed)
+    by = one.by
+    return sorted(rows, key=lambda row: by(row[one.name]), reverse=not view.is_reversed)
+
+
+def _in_the_way(frames: Sequence[Frame], width: int) -> list[Text]:
+    """Return one line for each kind of diagnosis."""
+    kinds: dict[str, list[Finding]] = {}
+    for frame in frames:
+        for one in frame.found():
+            kinds.setdefault(one.cause or one.check, []).append(one)
+    if not kinds:
+        text = "Nothing is in the way of jobs, rotation or vacuum."
+        is_seen = all(frame.facts.health for frame in frames)
+        return [Text(_cut(text if is_seen else "", width), style="green")]
+    return [
+        Text(_cut(f"{len(found):3} x {kind}: {wording.line(found[0].detail)}", width), "yellow")
+        for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1]))
+    ]
 
 
 def _rate(per_minute: int | None) -> float | None:
@@ -255,7 +300,7 @@ class _Table:
         heading = [one.heading for one in self.columns]
         if height is not None:
             room = max(height - 1, 1)
-            first = view.shift(self.columns is WORKERS, len(self.rows), room)
+            first = view.shift(self.columns[0] is WORKERS[0], len(self.rows), room)
             shown = self.rows[first : first + room]
             if len(shown) < len(self.rows):
                 heading[0] += f" {first + 1}-{first + len(shown)}/{len(self.rows)}"
