@@ -8,7 +8,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from io import StringIO
@@ -21,6 +23,7 @@ import pgq
 import pgq.django
 import psycopg
 import pytest
+from asgiref.sync import async_to_sync
 from bootstrap import ROOT
 from django.conf import settings
 from django.core.management import CommandError, call_command
@@ -28,6 +31,7 @@ from django.db import ProgrammingError, connection, transaction
 from django.db.migrations.state import ProjectState
 from django.urls import path
 from django.utils import timezone
+from pgq import _enqueue
 from pgserver import Server
 
 from .cli_session import variables as libpq
@@ -269,6 +273,20 @@ async def test_tasks_may_be_enqueued_from_a_loop(pool: asyncpg.Pool[Any]) -> Non
     with pytest.raises(exceptions.TaskResultDoesNotExist):
         await add.aget_result("123")
     await pool.close()
+
+
+def test_tasks_pass_through_the_middleware_of_enqueues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_enqueue, "middleware", [])
+    caller: ContextVar[str] = ContextVar("caller")
+
+    @pgq.enqueue_middleware
+    async def sign(new: pgq.NewJobs, call_next: pgq.Enqueue) -> Sequence[pgq.JobId]:
+        return await call_next(replace(new, headers={**new.headers, "caller": caller.get()}))
+
+    caller.set("ada")
+    add.enqueue(1)
+    async_to_sync(add.aenqueue)(2)
+    assert list_of("select headers ->> 'caller' from pgq_jobs") == ["ada", "ada"]
 
 
 def test_priority_and_run_after_are_those_of_the_job() -> None:

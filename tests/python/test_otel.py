@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from pgq import _enqueue
 from pgq._worker import attempt as _attempt
 from pgq._worker import link as _link
 from pgq.otel import PgqInstrumentor, queue_metrics
@@ -678,11 +679,13 @@ async def test_it_happens_once(
 def test_opentelemetry_instrument_finds_it() -> None:
     [found] = entry_points(group="opentelemetry_instrumentor", name="pgq")
     instrumentor = found.load()()
+    before = len(_enqueue.middleware)
     instrumentor.instrument(skip_dep_check=True)
     try:
-        assert hasattr(pgq.Queue.enqueue, "__wrapped__")
+        assert len(_enqueue.middleware) == before + 1
     finally:
         instrumentor.uninstrument()
+    assert len(_enqueue.middleware) == before
 
 
 def test_who_does_not_ask_for_it_does_not_import_it() -> None:

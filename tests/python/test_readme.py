@@ -147,8 +147,10 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     assert lines[10].endswith("there is no such mailbox"), "what did not complete is told"
     assert lines[12] == digest
     assert lines[13].endswith("sue@example.org")
-    assert lines[14] == "completed"
-    [sent, handled, processed] = lines[15:]
+    assert lines[14] == "tenant: acme"
+    assert lines[15].endswith("zoe@example.org")
+    assert lines[16] == "completed"
+    [sent, handled, processed] = lines[17:]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
     assert (

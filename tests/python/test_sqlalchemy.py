@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pgq
 import pgq.sqlalchemy
 import psycopg
 import pytest
+from pgq import _enqueue
 from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql import asyncpg as asyncpg_dialect
@@ -244,6 +246,32 @@ async def test_a_task_takes_a_connection_of_psycopg(dsn: dict[str, Any], queue: 
         more = send.enqueue_many_sync(["two"], connection=own)
     jobs = await queue.dequeue(10)
     assert [(job.id, job.payload) for job in jobs] == [(one.id, "one"), (more[0].id, "two")]
+
+
+async def test_enqueues_in_sessions_pass_through_middleware(
+    async_engine: AsyncEngine, engine: Engine, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_enqueue, "middleware", [])
+
+    @pgq.enqueue_middleware
+    async def sign(new: pgq.NewJobs, call_next: pgq.Enqueue) -> Sequence[pgq.JobId]:
+        if "refused" in new.payloads:
+            raise PermissionError
+        return await call_next(replace(new, headers={**new.headers, "caller": "ada"}))
+
+    async with AsyncSession(async_engine) as session, session.begin():
+        await send.enqueue("one", session=session)
+        await send.enqueue_many(["two"], session=session)
+        with pytest.raises(PermissionError):
+            await send.enqueue("refused", session=session)
+    with Session(engine) as plain, plain.begin():
+        send.enqueue_sync("three", session=plain)
+        pgq.sqlalchemy.Queue(plain).enqueue_many(["four"])
+        with pytest.raises(PermissionError):
+            send.enqueue_sync("refused", session=plain)
+    jobs = await queue.dequeue(10)
+    assert [job.payload for job in jobs] == ["one", "two", "three", "four"]
+    assert {(job.headers or {})["caller"] for job in jobs} == {"ada"}
 
 
 async def test_sessions_have_queues(async_engine: AsyncEngine, engine: Engine) -> None:

@@ -4,6 +4,7 @@ from pgq._admin import Admin
 from pgq._batch import Batch, Progress
 from pgq._calls import Connection, Executor
 from pgq._driver import Statement
+from pgq._enqueue import Enqueue, NewJobs, enqueue_middleware
 from pgq._errors import (
     ConnectionLost,
     DuplicateKey,
@@ -64,6 +65,7 @@ __all__ = [
     "ConnectionLost",
     "DuplicateKey",
     "Endpoint",
+    "Enqueue",
     "Error",
     "Executor",
     "FailOutcome",
@@ -86,6 +88,7 @@ __all__ = [
     "LeaseLost",
     "Middleware",
     "Missed",
+    "NewJobs",
     "NotClaimable",
     "NotInstalled",
     "NotPermitted",
@@ -114,6 +117,7 @@ __all__ = [
     "Worker",
     "WrongShard",
     "WrongTransaction",
+    "enqueue_middleware",
     "register",
     "task",
 ]

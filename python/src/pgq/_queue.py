@@ -11,6 +11,7 @@ import asyncpg
 from pgq import _sql
 from pgq._calls import Calls, Connection, Dumps, Executor
 from pgq._driver import Driver, SessionDriver
+from pgq._enqueue import Enqueue, NewJobs, sent
 from pgq._errors import InvalidArgument, expect
 from pgq._models import (
     AfterOnDead,
@@ -126,24 +127,29 @@ class Queue(Calls):
             WrongTransaction: under REPEATABLE READ or SERIALIZABLE, with `after`, or with a
                 `dedupe_key` where the queue has a `dedupe_for`.
         """
-        job_id: JobId = await self._value(
-            connection,
-            _sql.ENQUEUE,
-            self._dumps(payload),
-            self.name,
-            priority,
-            _start(run_at, delay),
-            dedupe_key,
-            group_key,
-            max_attempts,
-            self._headers(headers),
-            on_duplicate,
-            _aware("expires_at", expires_at),
-            after,
-            after_on_dead,
-            delay,
-        )
-        await self._enqueued(connection, [job_id])
+
+        async def send(new: NewJobs) -> list[JobId]:
+            [one] = new.payloads
+            job_id: JobId = await self._value(
+                connection,
+                _sql.ENQUEUE,
+                self._dumps(one),
+                new.queue,
+                priority,
+                _start(run_at, delay),
+                dedupe_key,
+                group_key,
+                max_attempts,
+                self._headers(new.headers or None),
+                on_duplicate,
+                _aware("expires_at", expires_at),
+                after,
+                after_on_dead,
+                delay,
+            )
+            return [job_id]
+
+        [job_id] = await self._send(send, [payload], headers, connection)
         return job_id
 
     async def enqueue_many(
@@ -173,33 +179,44 @@ class Queue(Calls):
         Returns:
             The ids, in the order of the payloads.
         """
-        ids = await self._column(
-            connection,
-            _sql.ENQUEUE_MANY,
-            [self._dumps(payload) for payload in payloads],
-            self.name,
-            priority,
-            _start(run_at, delay),
-            dedupe_keys,
-            group_keys,
-            max_attempts,
-            self._headers(headers),
-            on_duplicate,
-            _aware("expires_at", expires_at),
-            after,
-            after_on_dead,
-            delay,
-        )
-        await self._enqueued(connection, ids)
-        return ids
 
-    async def _enqueued(self, connection: Connection | None, ids: Sequence[JobId]) -> None:
+        async def send(new: NewJobs) -> list[JobId]:
+            return await self._column(
+                connection,
+                _sql.ENQUEUE_MANY,
+                [self._dumps(payload) for payload in new.payloads],
+                new.queue,
+                priority,
+                _start(run_at, delay),
+                dedupe_keys,
+                group_keys,
+                max_attempts,
+                self._headers(new.headers or None),
+                on_duplicate,
+                _aware("expires_at", expires_at),
+                after,
+                after_on_dead,
+                delay,
+            )
+
+        return await self._send(send, [*payloads], headers, connection)
+
+    async def _send(
+        self,
+        send: Enqueue,
+        payloads: Sequence[Any],
+        headers: Mapping[str, Any] | None,
+        connection: Connection | None,
+    ) -> list[JobId]:
+        new = NewJobs(queue=self.name, payloads=payloads, headers=headers or {})
+        ids = [*await sent(send, new)]
         call = on_enqueued.get()
         executor = self._executor if connection is None else connection
         if call is not None and (
             isinstance(executor, SessionDriver) or not isinstance(executor, Driver)
         ):
             await call(self, executor, ids)
+        return ids
 
     # Consume
 

@@ -3,8 +3,8 @@
 Names are those of the semantic conventions for messaging (1.44); what these do not have is below
 "pgq.". Instrumentation is of the whole process and can be taken back, as everywhere in
 OpenTelemetry: a task is enqueued from anywhere, with a pool or connection that is not pgq's, so
-that an argument for it would have to be repeated at each call. It wraps methods of `Queue` and
-takes part in each attempt of a worker; nothing else of the package knows of it, or pays for it.
+that an argument for it would have to be repeated at each call. It takes part in each enqueue and in
+each attempt of a worker; nothing else of the package knows of it, or pays for it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
-from functools import wraps
 from importlib.metadata import version
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -26,8 +26,8 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
 from pgq import _sql
+from pgq._enqueue import Enqueue, NewJobs, middleware
 from pgq._models import Job, JobId
-from pgq._queue import Queue
 from pgq._task import TASK_HEADER
 from pgq._worker.config import Endpoint
 from pgq._worker.ending import ending
@@ -93,12 +93,8 @@ class PgqInstrumentor:
             return
         telemetry = _Telemetry(tracer_provider, meter_provider)
         undo = PgqInstrumentor._undo = ExitStack()
-        for name, wrap in (
-            ("enqueue", telemetry.wrap_enqueue),
-            ("enqueue_many", telemetry.wrap_enqueue_many),
-        ):
-            undo.callback(setattr, Queue, name, getattr(Queue, name))
-            setattr(Queue, name, wrap(getattr(Queue, name)))
+        middleware.append(telemetry.send)
+        undo.callback(middleware.remove, telemetry.send)
         instrumentation.append(telemetry.process)
         undo.callback(instrumentation.remove, telemetry.process)
 
@@ -144,53 +140,22 @@ class _Telemetry:
 
     # Send
 
-    def wrap_enqueue(
-        self, enqueue: Callable[..., Awaitable[JobId]]
-    ) -> Callable[..., Awaitable[JobId]]:
-        """Return `Queue.enqueue` with a span around it, whose context the job carries."""
-
-        @wraps(enqueue)
-        async def wrapped(
-            queue: Queue, payload: Any, *, headers: _Headers = None, **options: Any
-        ) -> JobId:
-            with self._sending(queue.name, headers, 1) as (span, traced):
-                job_id = await enqueue(queue, payload, headers=traced, **options)
-                span.set_attribute(_MESSAGE_ID, str(job_id))
-            return job_id
-
-        return wrapped
-
-    def wrap_enqueue_many(
-        self, enqueue_many: Callable[..., Awaitable[list[JobId]]]
-    ) -> Callable[..., Awaitable[list[JobId]]]:
-        """Return `Queue.enqueue_many` with one span around it for all of the jobs."""
-
-        @wraps(enqueue_many)
-        async def wrapped(
-            queue: Queue, payloads: Iterable[Any], *, headers: _Headers = None, **options: Any
-        ) -> list[JobId]:
-            payloads = list(payloads)
-            with self._sending(queue.name, headers, len(payloads)) as (span, traced):
-                span.set_attribute(_MESSAGE_COUNT, len(payloads))
-                return await enqueue_many(queue, payloads, headers=traced, **options)
-
-        return wrapped
-
-    @contextmanager
-    def _sending(
-        self, queue: str, headers: _Headers, count: int
-    ) -> Generator[tuple[Span, _Headers], None, None]:
-        attributes = _attributes("send", queue, headers)
-        _, links = _received(headers)  # the caller's own context, which stays
+    async def send(self, new: NewJobs, call_next: Enqueue) -> Sequence[JobId]:
+        """Have jobs sent within one span, whose context all of them carry."""
+        count = len(new.payloads)
+        attributes = _attributes("send", new.queue, new.headers)
+        _, links = _received(new.headers)  # the caller's own context, which stays
         begun = time.perf_counter()
         with self._tracer.start_as_current_span(
-            f"send {queue}",
+            f"send {new.queue}",
             kind=SpanKind.CLIENT if links else SpanKind.PRODUCER,
             attributes={**attributes, _OPERATION_TYPE: "send"},
             links=links,
         ) as span:
+            if count != 1:
+                span.set_attribute(_MESSAGE_COUNT, count)
             try:
-                yield span, _with_context(headers)
+                ids = await call_next(replace(new, headers=_with_context(new.headers)))
             except BaseException as exc:
                 attributes[_ERROR_TYPE] = type(exc).__qualname__
                 span.set_attribute(_ERROR_TYPE, type(exc).__qualname__)
@@ -198,6 +163,9 @@ class _Telemetry:
             finally:
                 self._send_duration.record(time.perf_counter() - begun, attributes)
                 self._sent.add(count, attributes)
+            if count == 1:
+                span.set_attribute(_MESSAGE_ID, str(ids[0]))
+            return ids
 
     # Process
 
@@ -258,14 +226,11 @@ def _attributes(operation: str, queue: str, headers: _Headers) -> _Attributes:
     return attributes
 
 
-def _with_context(headers: _Headers) -> _Headers:
+def _with_context(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return headers with the current context, or as they are if they have one."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    given: Mapping[str, Any] = headers or {}
-    if not carrier or carrier.keys() & given.keys():
-        return headers
-    return {**given, **carrier}
+    return headers if carrier.keys() & headers.keys() else {**headers, **carrier}
 
 
 def _received(headers: _Headers) -> tuple[Context, list[Link]]:
