@@ -209,7 +209,7 @@ def test_the_reference_shows_all_that_the_package_exports() -> None:
     assert sorted(shown) == sorted(pgq.__all__)
 
 
-@pytest.mark.parametrize("module", ["pgq", "pgq.otel", "pgq.testing", "pytest_pgq"])
+@pytest.mark.parametrize("module", ["pgq", "pgq.otel", "pgq.sentry", "pgq.testing", "pytest_pgq"])
 def test_all_that_is_public_has_a_docstring(module: str) -> None:
     exported = import_module(module)
     names = getattr(exported, "__all__", [name for name in vars(exported) if name[0] != "_"])

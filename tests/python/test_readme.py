@@ -150,9 +150,11 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     assert lines[14] == "tenant: acme"
     assert lines[15].endswith("zoe@example.org")
     assert lines[16] == "completed"
-    [sent, handled, processed] = lines[17:]
+    sent, handled, processed = lines[17:20]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
+    assert lines[20:] == [sent, lines[21], processed, "queue.process send_email emails"]
+    assert lines[21].endswith("eve@example.org")
     assert (
         run_sql(environment, "select * from signup")
         == f"ada@example.org\neve@example.org\nbob@example.org\n{digest}\nsue@example.org\n"
