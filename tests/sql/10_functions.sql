@@ -83,7 +83,7 @@ insert into expected values
 ('pgq_cancel(id bigint, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_key(queue text, dedupe_key text, force boolean DEFAULT false)', 'boolean'),
 ('pgq_cancel_all(queue text, force boolean DEFAULT false, max integer DEFAULT NULL::integer)', 'bigint'),
-('pgq_move(id bigint, queue text DEFAULT NULL::text, priority integer DEFAULT NULL::integer)', 'boolean'),
+('pgq_move(id bigint, queue text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone)', 'boolean'),
 ('pgq_retry(id bigint)', 'boolean'),
 ('pgq_retry_dead(queue text, max integer DEFAULT 1000)', 'SETOF bigint'),
 ('pgq_schedule(name text, cron text, payload jsonb DEFAULT ''{}''::jsonb, '

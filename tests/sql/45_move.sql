@@ -1,8 +1,8 @@
 /*
- * Another queue or priority for a job that is not active.
+ * Another queue, priority or time for a job that is not active.
  */
 begin;
-select plan(42);
+select plan(50);
 \ir support/clock.psql
 select pgq_create_queue('other', max_attempts => 3, max_ready => 3, max_payload => 100) \g /dev/null
 
@@ -81,6 +81,27 @@ select pgq._take_hints() \g /dev/null
 select is(pg_temp.take(9, 'other'), '{second}', 'where it runs then');
 select pgq_cancel_all('other', true) \g /dev/null
 
+-- Another time.
+select pgq_cancel_all('default', true) \g /dev/null
+select pg_temp.add('n', p_delay => '1 hour') as n, pg_temp.add('e') as e \gset
+select is(pgq_move(:n::bigint, run_at => '2001-01-01Z'), true, 'a scheduled job is due at once');
+select is((pg_temp.job('n')).run_at, pgq._now(), 'from now on, not from a time that has passed');
+select is(pgq_move(:e::bigint, run_at => pgq._now() + '1 hour'), true, 'a ready one is put off');
+select is(pg_temp.take(9), '{n}', 'the one runs');
+select pgq_complete(j.id, j.token) from pgq.job j where j.id = :n::bigint \g /dev/null
+select pg_temp.wait('1 hour') \g /dev/null
+select is(pg_temp.take(9), '{e}', 'and the other in its time');
+select pg_temp.add('w') as w \gset
+select pgq_enqueue('"x"', after => array[:w::bigint]) as x \gset
+select is(pgq_move(:x::bigint, run_at => pgq._now() + '1 hour'), true, 'one that waits for others');
+select pg_temp.take(1) \g /dev/null
+select pgq_complete(j.id, j.token) from pgq.job j where j.id = :w::bigint \g /dev/null
+set constraints all immediate;
+set constraints all deferred;
+select pgq._take_hints() \g /dev/null
+select is((pg_temp.job('x')).state, 'scheduled', 'starts after them and in its time');
+select pgq_cancel_all('default', true) \g /dev/null
+
 -- Dedupe keys.
 select pgq_enqueue('"k"', dedupe_key => 'k') as k, pgq_enqueue('"l"', dedupe_key => 'l') as l,
        pgq_enqueue('"l"', 'other', dedupe_key => 'l') as taken,
@@ -109,6 +130,7 @@ select throws_ok(format('select pgq_move(%s, ''other'')', pg_temp.add('z')), '53
 select is(pg_temp.code(call), code, call)
   from (values ('pgq_move(null, ''other'')', '22004'), ('pgq_move(1)', '22004'),
                ('pgq_move(' || :m || ', priority => 40000)', '22003'),
+               ('pgq_move(' || :m || ', run_at => ''infinity'')', '22023'),
                ('pgq_move(1, ''nowhere'')', '42704')) v (call, code);
 
 select * from finish();

@@ -551,14 +551,16 @@ class Queue(Calls):
         *,
         queue: str | None = None,
         priority: int | None = None,
+        run_at: datetime | None = None,
         connection: Connection | None = None,
     ) -> bool:
-        """Give a job that is not at work another queue or priority.
+        """Give a job that is not at work another queue, priority or time.
 
         Args:
             job_id: the job, of whichever queue, and of no group.
             queue: its new queue; None leaves it where it is.
             priority: its new priority; None leaves it as it is.
+            run_at: when it is due; a time that has passed means now; None leaves it as it is.
 
         Returns:
             False if it is at work, or has ended.
@@ -570,7 +572,7 @@ class Queue(Calls):
             QueueFull: the new queue has as many ready jobs as it may have.
             PayloadTooLong: for the new queue; or that has 1,000 other priorities.
         """
-        value: bool = await self._value(connection, _sql.MOVE, job_id, queue, priority)
+        value: bool = await self._value(connection, _sql.MOVE, job_id, queue, priority, run_at)
         return value
 
     async def retry(self, job_id: int, *, connection: Connection | None = None) -> bool:

@@ -182,7 +182,10 @@ GET_MANY = (
 COUNT_STATES = """
     select state, count(*)::integer as jobs
       from unnest($1::bigint[]) wanted, lateral @pgq_get(id => wanted) group by state"""
-MOVE = "select @pgq_move(id => $1::bigint, queue => $2::text, priority => $3::integer)"
+MOVE = """
+    select @pgq_move(
+        id => $1::bigint, queue => $2::text, priority => $3::integer, run_at => $4::timestamptz
+    )"""
 RETRY = "select @pgq_retry(id => $1::bigint)"
 RETRY_DEAD = "select id from @pgq_retry_dead(queue => $1::text, max => $2::integer) as id"
 SCHEDULE = """

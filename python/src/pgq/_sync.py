@@ -150,9 +150,16 @@ class SyncQueue:
         """Cancel the live job of the queue that has a dedupe key."""
         return finish(self._queue.cancel_key(dedupe_key, force=force))
 
-    def move(self, job_id: int, *, queue: str | None = None, priority: int | None = None) -> bool:
-        """Give a job another queue or priority, as `pgq.Queue.move` does."""
-        return finish(self._queue.move(job_id, queue=queue, priority=priority))
+    def move(
+        self,
+        job_id: int,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+    ) -> bool:
+        """Give a job another queue, priority or time, as `pgq.Queue.move` does."""
+        return finish(self._queue.move(job_id, queue=queue, priority=priority, run_at=run_at))
 
     def retry(self, job_id: int) -> bool:
         """Make a dead job ready again, as `pgq.Queue.retry` does."""
