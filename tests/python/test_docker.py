@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from asyncio.subprocess import PIPE, Process
 from typing import Any
@@ -30,7 +31,7 @@ def compose() -> dict[str, Any]:
 
 def test_ports_are_open_to_this_machine_only() -> None:
     ports = {name: service.get("ports", []) for name, service in compose().items()}
-    assert {name for name in ports if ports[name]} == {"prometheus", "grafana"}
+    assert {name for name in ports if ports[name]} == {"dashboard", "prometheus", "grafana"}
     assert all(port.startswith("127.0.0.1:") for listed in ports.values() for port in listed)
 
 
@@ -47,6 +48,16 @@ def test_what_is_mounted_is_there_and_what_is_scraped_is_served() -> None:
         assert f"0.0.0.0:{port}" in services[name]["command"]
     source = yaml.safe_load((ROOT / "deploy" / "grafana" / "datasource.yaml").read_text("utf-8"))
     assert source["datasources"][0]["url"] == "http://prometheus:9090"
+
+
+def test_the_port_of_the_dashboard_is_where_its_command_listens() -> None:
+    dashboard = compose()["dashboard"]
+    _, published, port = dashboard["ports"][0].split(":")
+    assert dashboard["command"] == f"pgq dashboard --listen 0.0.0.0:{port}"
+    assert f"http://127.0.0.1:{published}" in (ROOT / "docs/deployment.md").read_text("utf-8")
+    extras = re.search(r"whl\)\[(.*)\]", (DEMO / "Dockerfile").read_text("utf-8"))
+    assert extras
+    assert {"cli", "dashboard", "metrics"} == set(extras[1].split(","))
 
 
 def test_each_image_is_built_by_one_service() -> None:
