@@ -7,6 +7,8 @@ import itertools
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +126,19 @@ class Window:
         self.page.context.close()
 
 
+def wait_for(address: str) -> None:
+    """Wait until a page is served: on a busy machine the first look may take too long."""
+    while True:
+        try:
+            urllib.request.urlopen(address, timeout=PATIENCE).close()
+        except urllib.error.HTTPError as answer:
+            if answer.code != 503:
+                raise
+            answer.close()
+        else:
+            return
+
+
 @contextlib.contextmanager
 def serve(
     browser: Browser, server: Server, *options: str, role: str | None = None
@@ -151,6 +166,7 @@ def serve(
         assert process.stdout
         address = process.stdout.readline().strip().rstrip("/")
         assert address, "it has not begun"
+        wait_for(address)
         dashboard = Dashboard(browser, server, database, address, process)
         yield dashboard
         for context in dashboard.contexts:
