@@ -121,6 +121,38 @@ async def test_sessions_that_are_ended_again_and_again_cost_nothing(
     assert len(told) <= 6, caplog.text
 
 
+async def test_an_idle_worker_is_not_ready_until_the_server_answers(
+    dsn: Dsn, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "pgq")
+    seen: list[str] = []
+
+    async def becomes(status: str) -> None:
+        async def has_become() -> bool:
+            return worker.health().status == status
+
+        await until(has_become)
+
+    async def tried() -> bool:
+        seen.append(worker.health().status)
+        return sum(hasattr(record, "pgq_pause") for record in caplog.records) >= 20
+
+    with Proxy(dsn) as proxy:
+        async with worker_at(proxy.dsn) as worker:
+
+            @worker.handler("default", timeout=SHORT)
+            async def handle(_: pgq.Job) -> None: ...
+
+            async with running(worker):
+                await becomes("ok")
+                proxy.refuse()
+                await becomes("database lost")
+                await until(tried)
+                proxy.accept()
+                await becomes("ok")
+    assert set(seen) == {"database lost"}
+
+
 async def test_a_server_that_is_away_costs_two_lines_and_is_tried_once_a_second(
     dsn: Dsn, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
