@@ -52,7 +52,7 @@ REQUIREMENTS = {
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
 
 # What few machines can run, and nothing here uses.
-UNUSED = re.compile(r"/\w*pl(perl|python3|tcl)\.so$|/pgxs/|/lib(ecpg|pgtypes)|/playwright/")
+UNUSED = re.compile(r"/\w*pl(perl|python3|tcl)\.so$|/pgxs/|/lib(ecpg|pgtypes)|/playwright/|/gbm/")
 
 # Packages of Debian that tests need, with commands that succeed where they are installed.
 CLIENT_PACKAGES = {
