@@ -99,10 +99,7 @@ class Batch(Calls):
         }
 
     async def progress(self, *, connection: Connection | None = None) -> Progress:
-        """Count the jobs by what became of them.
-
-        It looks at each job, as `Queue.get` does: some 2,000 in a second.
-        """
+        """Count the jobs by what became of them; it looks at each one, as `Queue.get` does."""
         states: Counter[str] = Counter()
         for ids in _chunks(self.ids):
             for row in await self._fetch(connection, _sql.COUNT_STATES, ids):
