@@ -130,6 +130,26 @@ async def test_a_job_shows_all_that_is_kept_of_it(site: Site, queue: pgq.Queue) 
     assert "1 of 20" in page.text
 
 
+async def test_a_job_shows_the_attempts_that_failed(site: Site, queue: pgq.Queue) -> None:
+    job_id = await queue.enqueue({})
+    for worker, error in (("host:1", "SMTP 451"), ("host:2", None), ("host:3", "x\nSMTP 550")):
+        [job] = await queue.dequeue(1, worker=worker)
+        await queue.fail(job, error, retry_in=timedelta(0))
+    shown = (await site.get(f"/job/{job_id}")).text.partition("Attempts that failed")[2]
+    parts = ("3", "host:3", "SMTP 550", "2", "host:2", "no error", "1", "host:1", "SMTP 451")
+    assert re.search(".*".join(parts), shown)
+
+
+async def test_a_page_without_a_database_tries_again_by_itself() -> None:
+    async with (
+        asyncpg.create_pool(host="127.0.0.1", port=1, user="ada", min_size=0) as pool,
+        site_of(pool) as site,
+    ):
+        page = await site.get("/", status=503)
+        assert "The database does not answer" in page.text
+        assert site.answers[-1].headers["refresh"] == "5"
+
+
 async def test_filters_find_the_jobs_that_match(
     site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
 ) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pgq
 import pytest
 import pytest_asyncio
 from pgq import dashboard
-from pgq._cli.base import name_of
+from pgq._log import name_of
 from pgserver import PATIENCE, Server
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
@@ -55,6 +55,10 @@ async def test_single_actions_do_what_their_functions_do(
     assert await state_of(queue, dead) == "ready"
     assert "cancelled" in await site.do("cancel", queue="default", id=dead)
     assert await state_of(queue, dead) == "cancelled"
+    later = await queue.enqueue({}, run_at=datetime.now(UTC) + timedelta(hours=1))
+    assert "run" in (await site.get(f"/job/{later}")).buttons()
+    assert await site.do("run", queue="default", id=later) == f"Job {later} is ready."
+    assert await state_of(queue, later) == "ready"
     await admin.create_queue("line", group_on_dead="block")
     line = pgq.Queue(pool, "line")
     await die(line, group_key=" g ")
@@ -76,6 +80,7 @@ async def test_an_action_that_is_refused_says_why(site: Site, queue: pgq.Queue) 
     job_id = await queue.enqueue({})
     assert "no dead job" in await site.do("retry", queue="default", id=job_id)
     assert "no live job" in await site.do("cancel", queue="default", id=99)
+    assert "active or has ended" in await site.do("run", queue="default", id=99)
     assert "is no id" in await site.do("cancel", queue="default", id="x")
     assert "does not exist" in await site.do("pause", queue="none")
     assert "not blocked" in await site.do("unblock", queue="default", group="g")
@@ -130,6 +135,22 @@ async def test_a_run_changes_what_its_preview_has_shown(site: Site, queue: pgq.Q
         "dead",
     ]
     assert "retry many" in (await site.get("/actions")).text
+
+
+async def test_scheduled_jobs_are_run_at_once_but_those_of_groups(
+    site: Site, queue: pgq.Queue
+) -> None:
+    at = datetime.now(UTC) + timedelta(hours=1)
+    one, two = [await queue.enqueue({}, run_at=at) for _ in range(2)]
+    grouped = await queue.enqueue({}, run_at=at, group_key="g")
+    path, page = await site.look(verb="run:all", queue="default")
+    assert "Run 3 jobs?" in page.text
+    await site.post(f"{path}/start")
+    page = await site.settled(path)
+    told = "Done: 2 jobs are ready; 1 job not: no longer scheduled, or of a group"
+    assert told in page.text
+    states = [await state_of(queue, job_id) for job_id in (one, two, grouped)]
+    assert states == ["ready", "ready", "scheduled"]
 
 
 async def test_a_run_of_one_kind_of_dead_jobs_leaves_the_others(

@@ -86,6 +86,20 @@ def test_numbers_and_lists_move_by_themselves(dashboard: Dashboard) -> None:
     expect(jobs.row('"bob"').get_by_role("checkbox")).not_to_be_checked()
 
 
+def test_a_frozen_page_stays_as_it_is(dashboard: Dashboard) -> None:
+    frozen, other = dashboard.open(), dashboard.open()
+    frozen.is_live()
+    other.is_live()
+    frozen.press("Freeze")
+    expect(frozen.pulse).to_have_text("frozen")
+    for number in range(1, 4):
+        dashboard.sql("select pgq_enqueue('1')")
+        expect(other.number("default", "ready")).to_have_text(str(number))
+    expect(frozen.number("default", "ready")).to_have_text("0")
+    frozen.page.keyboard.press("f")
+    expect(frozen.number("default", "ready")).to_have_text("3")
+
+
 def test_what_one_viewer_does_the_other_sees(dashboard: Dashboard) -> None:
     ann, bob = dashboard.open("/queue?name=default"), dashboard.open()
     bob.is_live()

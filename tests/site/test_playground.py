@@ -80,9 +80,7 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible(
-    visit: Visit, axe: str, scheme: Literal["light", "dark"]
-) -> None:
+def test_the_page_is_accessible(visit: Visit, axe: str, scheme: Literal["light", "dark"]) -> None:
     visit.page.emulate_media(color_scheme=scheme)
     done = visit.enqueue("Enqueue with priority 9")
     expect(visit.job(done)).to_contain_text("completed")

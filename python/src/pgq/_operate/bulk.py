@@ -22,6 +22,11 @@ async def retry(client: Client, ids: list[int]) -> list[int]:
         return [job_id for job_id in ids if await _retried(client, job_id)]
 
 
+async def run_now(client: Client, ids: list[int]) -> list[int]:
+    """Make scheduled jobs ready, and return the ids of those that are."""
+    return await _done(client, sql.RUN_MANY, ids)
+
+
 async def cancel(client: Client, ids: list[int], *, force: bool) -> list[int]:
     """Cancel live jobs, and return the ids of those that are."""
     return await _done(client, sql.CANCEL_MANY, ids, force)

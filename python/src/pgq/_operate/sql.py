@@ -120,7 +120,8 @@ JOB: Final = """
            pg_catalog."left"(pg_catalog.jsonb_pretty(j.payload), 100000) as payload,
            pg_catalog."left"(pg_catalog.jsonb_pretty(j.headers), 100000) as headers,
            pg_catalog."left"(pg_catalog.jsonb_pretty(j.checkpoint), 100000) as checkpoint,
-           pg_catalog."left"(pg_catalog.jsonb_pretty(j.result), 100000) as result
+           pg_catalog."left"(pg_catalog.jsonb_pretty(j.result), 100000) as result,
+           j.history::text as history
       from @pgq_get($1::bigint) j"""
 
 # What the current role may do with which queues; '*' is for all.
@@ -160,6 +161,12 @@ IDS_OF: Final = """
 RETRY_MANY: Final = """
     select i.id, @pgq_retry(id => i.id) as done
       from pg_catalog.unnest($1::bigint[]) i (id)"""
+
+# A job of a group has its place in a line, and stays there.
+RUN_MANY: Final = """
+    select g.id, @pgq_move(id => g.id, run_at => pg_catalog.now()) as done
+      from pg_catalog.unnest($1::bigint[]) i (id), @pgq_get(i.id) g
+     where g.state = 'scheduled' and g.group_key is null"""
 
 CANCEL_MANY: Final = """
     select i.id, @pgq_cancel(id => i.id, force => $2::boolean) as done

@@ -26,13 +26,14 @@ from pgq.dashboard._access import User
 from pgq.dashboard._live import Live, reason
 
 Fields: TypeAlias = Mapping[str, str]
-Verb: TypeAlias = Literal["retry", "cancel", "purge"]
+Verb: TypeAlias = Literal["retry", "run", "cancel", "purge"]
 Phase: TypeAlias = Literal["looking", "asking", "running", "done", "stopped", "failed"]
 
 MOST: Final = 1_000_000  # jobs of one run
 PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead", "completed", "cancelled")
 STATES_OF: Final[Mapping[Verb, tuple[str, ...]]] = {
     "retry": ("dead",),
+    "run": ("scheduled",),
     "cancel": ("ready", "scheduled", "waiting", "active"),
     "purge": PURGEABLE,
 }
@@ -141,6 +142,13 @@ async def _retry(client: Client, fields: Fields) -> str:
     return f"job {job_id} is ready again"
 
 
+async def _run_now(client: Client, fields: Fields) -> str:
+    job_id = _job_id(fields)
+    if not await client.queue().move(job_id, run_at=datetime.fromtimestamp(0, UTC)):
+        raise RefusedError(f"job {job_id} is active or has ended, or the role may not manage it")
+    return f"job {job_id} is ready"
+
+
 async def _cancel(client: Client, fields: Fields) -> str:
     job_id = _job_id(fields)
     if await client.queue().cancel(job_id):
@@ -180,6 +188,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "resume": Action("Resume", "manage", ("queue",), _resume),
     "unblock": Action("Unblock", "manage", ("queue", "group"), _unblock),
     "retry": Action("Retry", "manage", ("queue", "id"), _retry),
+    "run": Action("Run now", "manage", ("queue", "id"), _run_now),
     "cancel": Action("Cancel", "manage", ("queue", "id"), _cancel),
     "pause-schedule": Action("Pause", "manage", ("queue", "schedule"), _pause_schedule),
     "resume-schedule": Action("Resume", "manage", ("queue", "schedule"), _resume_schedule),
@@ -379,6 +388,8 @@ class Runs:
                 ids = run.ids[run.passed : run.passed + bulk.STEP]
                 if run.meant.verb == "retry":
                     run.changed += len(await bulk.retry(client, ids))
+                elif run.meant.verb == "run":
+                    run.changed += len(await bulk.run_now(client, ids))
                 else:
                     run.changed += len(await bulk.cancel(client, ids, force=run.meant.force))
                 run.passed += len(ids)
@@ -406,11 +417,13 @@ class Runs:
 
 def outcome_of(run: Run) -> str:
     """Return what has become of the jobs of a run."""
-    done = {"retry": "ready again", "cancel": "cancelled", "purge": "deleted"}[run.meant.verb]
-    text = f"{wording.jobs_are(run.changed)} {done}"
+    done = {"retry": "ready again", "run": "ready", "cancel": "cancelled", "purge": "deleted"}
+    text = f"{wording.jobs_are(run.changed)} {done[run.meant.verb]}"
     if (left := run.passed - run.changed) > 0:
         if run.meant.verb == "retry":
             why = "no longer dead, or a live job has the key"
+        elif run.meant.verb == "run":
+            why = "no longer scheduled, or of a group"
         elif run.meant.force:
             why = "no longer live"
         else:

@@ -266,7 +266,8 @@ class _Dashboard:
         page = self.templates.get_template("bare.html").render(
             base=base_of(request), text=text, status=status, here=request.url.path
         )
-        return HTMLResponse(page, status)
+        is_away = status == HTTPStatus.SERVICE_UNAVAILABLE
+        return HTMLResponse(page, status, {"Refresh": "5"} if is_away else None)
 
     async def _no_page(self, request: Request, exc: Exception) -> Response:
         del exc

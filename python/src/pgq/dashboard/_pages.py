@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -223,7 +224,21 @@ async def job(visit: Visit) -> dict[str, Any]:
             "There is no such job that the role may observe: it never was, or it is no longer kept."
         )
     [row] = rows
-    return {"job": row, "steps": _steps(row), "graph": _graph(visit.snapshot.facts.obstacles, row)}
+    return {
+        "job": row,
+        "steps": _steps(row),
+        "attempts": _attempts(row["history"]),
+        "graph": _graph(visit.snapshot.facts.obstacles, row),
+    }
+
+
+def _attempts(history: str | None) -> list[Row]:
+    """Return the attempts that failed, as far as they are kept, the newest first."""
+    attempts: list[Row] = json.loads(history or "[]")
+    for one in attempts:
+        one["ended_at"] = datetime.fromisoformat(one["ended_at"])
+        one["took"] = one["ended_at"] - datetime.fromisoformat(one["claimed_at"])
+    return attempts[::-1]
 
 
 def _steps(row: Row) -> list[tuple[str, datetime]]:

@@ -7,6 +7,7 @@
   const PLACES = { q: "/", j: "/jobs", d: "/dead", w: "/workers", s: "/schedules", a: "/actions" };
   const CHARTS_EVERY = 5000;
   let stream = null;
+  let isFrozen = false;
 
   // Live
 
@@ -27,6 +28,7 @@
   }
 
   function renew() {
+    if (isFrozen) return;
     if (!isBusy()) htmx.trigger(document.body, "pgq:tick");
     drawCharts();
   }
@@ -40,7 +42,7 @@
       stream = new EventSource(`${base}/events`);
       let isFirst = true;
       const look = (is, text) => () => {
-        tell(is, text);
+        tell(isFrozen ? "frozen" : is, isFrozen ? "frozen" : text);
         if (!isFirst) renew();
         isFirst = false;
       };
@@ -64,6 +66,15 @@
       listen();
     }
   });
+
+  const freezer = document.getElementById("freeze");
+  freezer.addEventListener("click", () => {
+    isFrozen = !isFrozen;
+    freezer.textContent = isFrozen ? "Unfreeze" : "Freeze";
+    tell(isFrozen ? "frozen" : "live", isFrozen ? "frozen" : "live");
+    renew();
+  });
+  freezer.hidden = false;
 
   // What was done is told once.
   const url = new URL(location.href);
@@ -118,6 +129,8 @@
       row.querySelector("td.tick input")?.click();
     } else if (key === "/") {
       document.getElementById("search").focus();
+    } else if (key === "f") {
+      freezer.click();
     } else if (key === "?") {
       document.getElementById("keys").showModal();
     } else {
