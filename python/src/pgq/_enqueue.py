@@ -39,8 +39,8 @@ def enqueue_middleware(call: EnqueueMiddlewareT) -> EnqueueMiddlewareT:
     It awaits `call_next(new)`, which sends the jobs, and returns the ids that this returned. It may
     give it other headers, payloads (as many) or another queue; what it raises refuses the enqueue.
     The first one that was added is the outermost. All methods that enqueue pass through it, on each
-    driver. In synchronous code it may await nothing else. A `Task.statement` passes through it when
-    it is made, with the id 0.
+    driver. In synchronous code it may await nothing but `call_next`. A `Task.statement` passes
+    through it when it is made, with the id 0.
     """
     middleware.append(call)
     return call
