@@ -27,8 +27,9 @@ from typing import Any
 
 import pytest
 from pgq._cli import exporter, web
-from pgq._cli.base import Settings, name_of
+from pgq._cli.base import Settings
 from pgq._cli.screen import QUEUES, WORKERS, Frame, View, render
+from pgq._log import name_of
 from pgq._operate.finding import Facts
 from pgq._operate.obstacles import in_the_way
 from pgserver import PATIENCE, Server

@@ -18,6 +18,7 @@ import pgq
 import pgshards
 import pytest
 import pytest_asyncio
+from pgq._log import name_of
 from pgserver import Server, ServerError
 
 from .pages import read, snippets
@@ -177,7 +178,10 @@ async def test_workers_on_all_shards_run_each_job_once(
 
 
 async def test_a_shard_that_is_killed_costs_the_others_nothing_and_comes_back(
-    front: Connection, fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+    front: Connection,
+    fresh: list[Server],
+    pools: list[asyncpg.Pool[Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     work = Work()
     is_back = asyncio.Event()
@@ -212,6 +216,9 @@ async def test_a_shard_that_is_killed_costs_the_others_nothing_and_comes_back(
 
     assert work.runs == Counter(ids)
     assert work.collisions == 0
+    names = [name_of("", **dsn_of(server)) for server in fresh]
+    troubles = [vars(record) for record in caplog.records if record.levelname == "WARNING"]
+    assert {record["pgq_database"] for record in troubles} == {names[1]}
 
 
 async def test_each_shard_has_its_share_of_the_concurrency(

@@ -8,14 +8,43 @@ application's own.
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
 from pgq._models import Job
 
 log: Final = logging.getLogger("pgq")
 
+# Of those of a worker on several databases, the one that a record is about.
+database: Final[ContextVar[str]] = ContextVar("database")
+
 _OWN: Final = {"pgq", "pgq._worker"}
+
+
+def _name_database(record: logging.LogRecord) -> bool:
+    name = database.get("")
+    if name:
+        record.pgq_database = name
+    return True
+
+
+log.addFilter(_name_database)
+
+
+def name_of(url: str, **arguments: object) -> str:
+    """Return what may be shown of how a database is reached: its host, port and name.
+
+    Args:
+        url: the URL; "" for none.
+        arguments: others of `asyncpg.connect`, which win.
+    """
+    parts = urlsplit(url)
+    asked = {"database": parts.path.lstrip("/"), **dict(parse_qsl(parts.query)), **arguments}
+    port = f":{asked['port']}" if "port" in asked else ""
+    host = asked["host"] if "host" in asked else parts.netloc.rpartition("@")[2]
+    return f"{host}{port}/{asked['database']}"
 
 
 def about(job: Job) -> dict[str, object]:

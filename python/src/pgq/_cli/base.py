@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Final, ParamSpec
-from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 import click
 
 from pgq._cli.errors import Failure, ServerFailure, explain
+from pgq._log import name_of
 from pgq._operate.client import SERVER_ERRORS, Client
 
 P = ParamSpec("P")
@@ -213,15 +213,6 @@ def databases(options: Settings) -> dict[str, Settings]:
     if len(found) < len(dsns):
         raise click.UsageError("--dsn names a database twice.")
     return found
-
-
-def name_of(dsn: str) -> str:
-    """Return what of a URL may be shown: where the database is."""
-    url = urlsplit(dsn)
-    asked = dict(parse_qsl(url.query))
-    host = url.netloc.rpartition("@")[2] or asked.get("host", "")
-    port = f":{asked['port']}" if "port" in asked else ""
-    return f"{host}{port}{url.path}"
 
 
 def server_settings(options: Settings, name: str) -> dict[str, str]:

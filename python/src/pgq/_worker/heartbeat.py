@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 
 from pgq._errors import JobHeld
-from pgq._log import log, trouble
+from pgq._log import log, name_of, trouble
 from pgq._models import Job, Token
 from pgq._queue import Queue
 from pgq._version import check
@@ -52,6 +53,13 @@ def connect_like(pool: asyncpg.Pool[Any]) -> Connect:
         return connection
 
     return connect
+
+
+def name_of_pool(pool: asyncpg.Pool[Any]) -> str:
+    """Return where the database of a pool is, as far as the pool's arguments say."""
+    _, (dsn, *_), kwargs, *_ = _connect_arguments(pool)
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    return name_of(dsn or "", **given)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +106,9 @@ class Heartbeat:
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopped = asyncio.Event()  # of the thread's loop
         self._started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="pgq-heartbeat", daemon=True)
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="pgq-heartbeat", daemon=True
+        )
 
     def hold(self, jobs: Iterable[Job[Any]], timeout: float, since: float) -> None:
         """Keep the leases of jobs, which last `timeout` seconds from `since` (monotonic) on."""

@@ -8,12 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from pgq._log import database
 from pgq._worker.config import Consumer
 from pgq._worker.health import Health, HealthStatus
 from pgq._worker.link import Outage, backoff, is_transient, pause
 from pgq._worker.run import Run
 
 NewRun: TypeAlias = Callable[[], Run]
+NewRuns: TypeAlias = "Sequence[tuple[str, NewRun]]"  # by the names of their databases
 
 # A worker is as its best database; they share the loop.
 _FIRST: Final[tuple[HealthStatus, ...]] = (
@@ -50,11 +52,11 @@ class Shards:
 
     Args:
         worker: the name of the worker.
-        new_runs: make a run, one for each database.
+        new_runs: make a run, one for each database, whose name stands before.
         until_idle: a database that is away is an error.
     """
 
-    def __init__(self, worker: str, new_runs: Sequence[NewRun], *, until_idle: bool) -> None:
+    def __init__(self, worker: str, new_runs: NewRuns, *, until_idle: bool) -> None:
         self._worker = worker
         self._new_runs = new_runs
         self._until_idle = until_idle
@@ -64,7 +66,7 @@ class Shards:
 
     async def main(self) -> None:
         """Work until `stop`, or until what is wrong with a database does not go away."""
-        tasks = [asyncio.create_task(self._keep(new_run)) for new_run in self._new_runs]
+        tasks = [asyncio.create_task(self._keep(*each)) for each in self._new_runs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         except asyncio.CancelledError:
@@ -77,7 +79,8 @@ class Shards:
         for task in tasks:
             task.result()
 
-    async def _keep(self, new_run: NewRun) -> None:
+    async def _keep(self, name: str, new_run: NewRun) -> None:
+        database.set(name)  # in this task, and in what it starts
         pauses = backoff()
         outage = Outage(self._worker, "a database is taken up again")
         while not self._stopping.is_set():

@@ -32,7 +32,7 @@ from pgq._worker.config import (
     Settings,
 )
 from pgq._worker.health import Health
-from pgq._worker.heartbeat import Connect, connect_like
+from pgq._worker.heartbeat import Connect, connect_like, name_of_pool
 from pgq._worker.run import QueueT, Run
 from pgq._worker.shards import Shards, share
 from pgq._worker.signals import signals
@@ -78,9 +78,10 @@ class Worker:
     A worker takes two connections of the pool, one more for each transaction at work, and opens
     two of its own: for heartbeats, and to LISTEN. It logs to "pgq": records about a job have
     `pgq_job_id`, `pgq_queue` and `pgq_attempt`, those about the server `pgq_error`, the name of the
-    error's class, and `pgq_pause`, the seconds until the next try, those about itself `pgq_worker`.
-    At level INFO it tells when it has started, after it has checked that it can work, and how it
-    stops; at level DEBUG each attempt is told with its duration.
+    error's class, and `pgq_pause`, the seconds until the next try, those about itself `pgq_worker`,
+    and all, with several databases, `pgq_database`. At level INFO it tells when it has started,
+    after it has checked that it can work, and how it stops; at level DEBUG each attempt is told
+    with its duration.
 
     Args:
         pool: an asyncpg pool; it needs no codec. None (the default) leaves it to `run`.
@@ -479,7 +480,8 @@ class Worker:
         if len(new_runs) == 1:
             run = new_runs[0]()
         else:
-            run = Shards(self.name, new_runs, until_idle=until_idle)
+            names = map(name_of_pool, pools)
+            run = Shards(self.name, [*zip(names, new_runs, strict=True)], until_idle=until_idle)
         self._run = run
         if self._stops:
             run.stop()
