@@ -8,16 +8,20 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Final
+from unittest.mock import patch
 
 import asyncpg
 import httpx
 from pgq import dashboard
+from pgserver import PATIENCE
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
 from .sessions import until
 
+LIVE: Final = "pgq.dashboard._live"
+PAGES: Final = "pgq.dashboard._pages"
 VOID = {"input", "meta", "link", "br", "hr"}
 
 
@@ -139,9 +143,11 @@ async def site_of(
         options.setdefault("authenticate", by_test)
     options.setdefault("interval", timedelta(milliseconds=50))
     app = dashboard.app(pool, **options)
-    async with visit(app, user) as site:
-        yield site
-    await app.state.close()
+    # A busy machine may take its time.
+    with patch(f"{LIVE}.CALL_SECONDS", PATIENCE), patch(f"{PAGES}.CALL_SECONDS", PATIENCE):
+        async with visit(app, user) as site:
+            yield site
+        await app.state.close()
 
 
 @contextlib.asynccontextmanager
