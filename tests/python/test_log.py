@@ -15,9 +15,7 @@ from typing import Any, Final
 import asyncpg
 import pgq
 import pytest
-from pgq._log import about, about_worker, database, trouble
-from pgq._worker.heartbeat import Heartbeat
-from pgq._worker.link import Outage
+from pgq._log import about, about_worker, trouble
 from pgq._worker.watch import Watch
 from pgserver import PATIENCE
 
@@ -113,21 +111,6 @@ async def test_a_record_about_the_server_has_the_error_and_the_pause(
             assert set(named) == {"pgq_error", "pgq_pause"}
             assert str(named["pgq_error"]) in record.getMessage()
             assert f"{named['pgq_pause']:.1f} s" in record.getMessage()
-
-
-async def test_the_thread_of_the_heartbeats_knows_of_which_database_it_is(queue: pgq.Queue) -> None:
-    known: list[str] = []
-
-    async def connect() -> Connection:
-        known.append(database.get())
-        raise OSError("away")
-
-    database.set("a.internal/shop")
-    outage = Outage("ada", "it is back")
-    heartbeat = Heartbeat(connect, queue, 1.0, lambda _: None, lambda _: None, outage=outage)
-    with pytest.raises(OSError, match="away"):
-        await heartbeat.start()
-    assert set(known) == {"a.internal/shop"}
 
 
 @pgq.task("default", name="thumbnail")

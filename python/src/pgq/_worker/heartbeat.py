@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -106,9 +105,7 @@ class Heartbeat:
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopped = asyncio.Event()  # of the thread's loop
         self._started: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), name="pgq-heartbeat", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="pgq-heartbeat", daemon=True)
 
     def hold(self, jobs: Iterable[Job[Any]], timeout: float, since: float) -> None:
         """Keep the leases of jobs, which last `timeout` seconds from `since` (monotonic) on."""
