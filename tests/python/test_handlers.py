@@ -87,6 +87,34 @@ async def test_a_coroutine_is_cancelled_at_its_deadline(
     assert "await asyncio.sleep(LONG)" in error
 
 
+async def test_a_job_has_a_deadline_of_its_own(queue: pgq.Queue, worker: pgq.Worker) -> None:
+    late = await queue.enqueue(1, max_attempts=1, headers={"deadline": 0.05})
+    wrong = await queue.enqueue(1, max_attempts=1, headers={"deadline": "soon"})
+    good = await queue.enqueue(0, max_attempts=1, headers={"deadline": 600})
+
+    @worker.handler("default", deadline=FAST)
+    async def handle(job: pgq.Job) -> None:
+        await asyncio.sleep(LONG if job.payload else 2 * FAST.total_seconds())
+
+    async with running(worker):
+        ends = [await ended(queue, job_id) for job_id in (late, wrong, good)]
+    assert [state for state, _ in ends] == ["dead", "dead", "completed"]
+    assert "TimeoutError: the deadline of the task has passed" in str(ends[0][1])
+    assert "must be a positive number of seconds, not 'soon'" in str(ends[1][1])
+
+
+async def test_a_job_that_is_run_by_itself_has_its_own_deadline(
+    connection: Connection, worker: pgq.Worker
+) -> None:
+    @worker.handler("default")
+    async def handle(_: pgq.Job) -> None:
+        await asyncio.sleep(LONG)
+
+    job_id = await pgq.Queue(connection).enqueue(1, headers={"deadline": 0.05})
+    with pytest.raises(TimeoutError, match="the deadline of the task has passed"):
+        await worker.run_job(job_id, connection=connection)
+
+
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_a_request_to_cancel_reaches_the_handler(
     queue: pgq.Queue, worker: pgq.Worker, kind: str

@@ -54,6 +54,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 TASK_HEADER: Final = "task"
+DEADLINE_HEADER: Final = "deadline"  # seconds
 _FIRST_LOOK_SECONDS: Final = 0.02
 _LAST_LOOK_SECONDS: Final = 1.0
 _NO_CLASSES: Final = (Any, Annotated, types.UnionType)  # which are some in certain versions

@@ -15,7 +15,6 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +32,7 @@ from pgq._worker.handle import (
     NotBegun,
     RolledBack,
     call_and_complete,
+    deadline_of,
     decoded,
     endpoint,
     instrumented,
@@ -180,7 +180,8 @@ class Attempts:
                 thread = self._thread(stack, held)
                 job = decoded(task, job)
                 call = self._endpoint(held, task, thread)
-                with _NO_ALARM if task.deadline is None else self._alarm(held, task.deadline):
+                seconds = deadline_of(task, job)
+                with _NO_ALARM if seconds is None else self._alarm(held, seconds):
                     result = returned(await call(job))
                 return None if held.state == "completed" else text_of(self._settings, task, result)
             except (Outcome, RolledBack, NotBegun):
@@ -204,10 +205,8 @@ class Attempts:
         return endpoint(settings, task, in_transaction, self._processes, thread)
 
     @contextmanager
-    def _alarm(self, held: Held, deadline: timedelta) -> Generator[None, None, None]:
-        alarm = asyncio.get_running_loop().call_later(
-            deadline.total_seconds(), held.cancel, "deadline"
-        )
+    def _alarm(self, held: Held, seconds: float) -> Generator[None, None, None]:
+        alarm = asyncio.get_running_loop().call_later(seconds, held.cancel, "deadline")
         try:
             yield
         finally:

@@ -13,7 +13,7 @@ from pgq._log import about, log
 from pgq._models import Job
 from pgq._outcomes import Outcome, Settled
 from pgq._rows import with_payload
-from pgq._task import Task, is_coroutine_function
+from pgq._task import DEADLINE_HEADER, Task, is_coroutine_function
 from pgq._worker.call import InThread
 from pgq._worker.config import Endpoint, Middleware, Settings
 from pgq._worker.processes import Processes
@@ -44,6 +44,18 @@ def decoded(task: Task[Any, Any], job: Job[Any]) -> Job[Any]:
     if not task.payloads.is_typed:
         return job
     return with_payload(job, task.payloads.decode(job.payload))
+
+
+def deadline_of(task: Task[Any, Any], job: Job[Any]) -> float | None:
+    """Return the seconds that an attempt may take: by the job's header, else by its task."""
+    seconds = job.headers.get(DEADLINE_HEADER) if isinstance(job.headers, dict) else None
+    if seconds is None:
+        return None if task.deadline is None else task.deadline.total_seconds()
+    if type(seconds) not in {int, float} or seconds <= 0:
+        raise ValueError(
+            f'the header "{DEADLINE_HEADER}" must be a positive number of seconds, not {seconds!r}'
+        )
+    return float(seconds)
 
 
 async def tell(

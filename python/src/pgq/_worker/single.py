@@ -23,6 +23,7 @@ from pgq._worker.handle import (
     DEADLINE_PASSED,
     RolledBack,
     call_and_complete,
+    deadline_of,
     decoded,
     endpoint,
     instrumented,
@@ -97,10 +98,9 @@ class Single:
                 if task.run_in == "thread":
                     thread = self._thread(stack, job)
                 job = decoded(task, job)
-                deadline = None if task.deadline is None else task.deadline.total_seconds()
                 processes = await stack.enter_async_context(Processes())
                 call = endpoint(self._settings, task, in_transaction, processes, thread)
-                result = returned(await _in_time(call(job), deadline))
+                result = returned(await _in_time(call(job), deadline_of(task, job)))
                 if committed:
                     return True
                 kept = text_of(self._settings, task, result)
