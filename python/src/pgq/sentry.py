@@ -71,6 +71,7 @@ async def _process(job: Job[Any], call_next: Endpoint) -> Any:
     headers: Mapping[str, Any] = job.headers if isinstance(job.headers, dict) else {}
     name = _name(headers, job.queue)
     about = {"task": name, "queue": job.queue, "job_id": str(job.id), "attempt": job.attempt}
+    result: Any = None
     end: Any = None
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()
