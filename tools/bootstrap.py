@@ -114,14 +114,14 @@ def fetch_server(major: int) -> Path:
     return home / "node_modules" / package / "native"
 
 
-def fetch_debian(package: str) -> Path:
-    """Return where a package of Debian is unpacked; "{}" is the newest major version there is."""
+def fetch_debian(package: str, *more: str) -> Path:
+    """Return where packages of Debian are unpacked: see `_unpack_debian`."""
     home = CACHE / package.format("N")
     if not home.exists():
         if shutil.which("apt-get") is None:
             raise BootstrapError(f"{package.format('N')} is a package of Debian")
         _say(f"fetching {package.format('N')}")
-        build(home, lambda place: _unpack_debian([package], place))
+        build(home, lambda place: _unpack_debian([package, *more], place))
     return home
 
 
@@ -145,7 +145,7 @@ def fetch_prometheus() -> Path:
     """Return the directory with the programs prometheus and promtool."""
     if (installed := shutil.which("prometheus")) and shutil.which("promtool"):
         return Path(installed).parent
-    return fetch_debian("prometheus") / "usr" / "bin"
+    return fetch_debian("prometheus", "promtool?") / "usr" / "bin"
 
 
 def fetch_chromium() -> tuple[Path, dict[str, str]]:
@@ -400,7 +400,8 @@ def _run_npm(venv: Path, verb: str, place: Path, *arguments: str) -> None:
 def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
     """Unpack Debian packages, and the libraries that they need and the machine lacks.
 
-    '{}' in a name stands for the newest major version there is.
+    '{}' in a name stands for the newest major version there is, '?' at its end for a package that
+    only some releases have.
     """
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         lists = Path(scratch) / "lists"
@@ -411,8 +412,11 @@ def _unpack_debian(patterns: Sequence[str], place: Path) -> None:
         known = set(_output("apt-cache", *apt, "pkgnames").split())
         names: list[str] = []
         for pattern in patterns:
-            majors = (pattern.format(major) for major in (18, 17, 16, 15, 14))
+            wanted = pattern.removesuffix("?")
+            majors = (wanted.format(major) for major in (18, 17, 16, 15, 14))
             name = next((name for name in majors if name in known), None)
+            if name is None and wanted != pattern:
+                continue
             if name is None:
                 raise BootstrapError(f"apt-get knows no package {pattern.format('NN')}")
             names.append(name)

@@ -34,7 +34,7 @@ from .test_readme import environment, run_sql
 
 __all__ = ["environment"]
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.constant
 
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
