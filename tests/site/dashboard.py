@@ -65,8 +65,15 @@ class Dashboard:
                 retryable => false)) from pgq_dequeue({count}, worker => 'host-1:mail');
         """)
 
+    def shows(self, path: str, text: str) -> None:
+        """Wait until the dashboard has seen what statements have done, and a page shows it."""
+        while text not in wait_for(self.address + path):
+            pass
+
     def open(self, path: str = "/", **options: Any) -> Window:
-        """Open a window of its own."""
+        """Open a window of its own, on a queue once the dashboard has seen the queue."""
+        if path.startswith("/queue?"):
+            wait_for(self.address + path)
         context = self.browser.new_context(**options)
         self.contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)
@@ -126,17 +133,17 @@ class Window:
         self.page.context.close()
 
 
-def wait_for(address: str) -> None:
-    """Wait until a page is served: on a busy machine the first look may take too long."""
+def wait_for(address: str) -> str:
+    """Wait until a page is there, and return it: on a busy machine a look may take long."""
     while True:
         try:
-            urllib.request.urlopen(address, timeout=PATIENCE).close()
+            with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+                found: bytes = answer.read()
+                return found.decode()
         except urllib.error.HTTPError as answer:
-            if answer.code != 503:
+            if answer.code not in {404, 503}:
                 raise
             answer.close()
-        else:
-            return
 
 
 @contextlib.contextmanager
@@ -171,7 +178,7 @@ def serve(
         yield dashboard
         for context in dashboard.contexts:
             context.close()
-        assert dashboard.problems == []
+        assert not dashboard.problems, dashboard.problems
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)

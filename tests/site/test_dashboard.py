@@ -336,6 +336,7 @@ def test_the_address_signs_in_and_out(browser: Browser, server: Server) -> None:
 
 def test_reading_needs_no_scripts(dashboard: Dashboard) -> None:
     dashboard.dead(60)
+    dashboard.shows("/", ">60</a>")
     window = dashboard.open("/", java_script_enabled=False)
     window.row("default").get_by_role("link", name="60").click()
     expect(window.page.locator("tbody tr")).to_have_count(50)
