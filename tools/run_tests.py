@@ -212,7 +212,7 @@ def main() -> int:
         for version in usual:
             plan += _runs(suite, version, options.arguments, again=options.once)
         if suite == "python" and options.once and _NEWEST not in usual:
-            plan += _parts(_NEWEST, ["once"], _python_parts())
+            plan += _parts(_NEWEST, ["once and not constant"], _python_parts())
     for version in options.sql:
         plan.append(partial(_run_sql_around, version, options.arguments))
 

@@ -105,6 +105,7 @@ def test_the_tests_of_the_page_pass(run: Shell) -> None:
     assert "3 passed" in output
 
 
+@pytest.mark.constant
 def test_the_types_of_the_page_are_right(run: Shell) -> None:
     assert "no issues found in 6 source files" in run(
         sys.executable, "-m", "mypy", "--strict", "-p", "shop"
