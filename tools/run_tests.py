@@ -1,21 +1,20 @@
 """Runs the pgTAP and pytest suites against one or more versions of PostgreSQL.
 
-    python tools/run_tests.py [--version 18]... [--sql 17]... [--once]
+    python tools/run_tests.py [--version 18]... [--sql 17]... [--once only|not]
         [--only sql|python|site|clients] [--install extension|upgraded|script] [-- argument ...]
 
-On the versions of --sql the pgTAP suite runs, on 15 and 17 in other surroundings: settings, locale
-and way of installation. The pytest suite runs in four parts. Three suites run at a time. Each
+On the versions of --sql the pgTAP suite runs, on 14 and 17 in other surroundings: settings, locale
+and way of installation. The pytest suite runs in four parts. Four suites run at a time. Each
 prints one line as it ends; at the end come the failures in full, how to run only those, and the
 counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
 test counts as a failure, and so does one that is expected to fail, unless the reason begins with
 "core: ": such a fault is known. Tests with the mark "once" or "constant" run on PostgreSQL 18 only,
-beside the others when all are to run. With --once, which is for another Python, those with the mark
-"once" run also if 18 is not asked for, and those with the mark "server" are left out. pytest finds
-the version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see
-pginstall.py. The tests in a browser run with those of 18 but for the mark "long", and not with
---once. The clients, which need languages that others do not have, are tested only when they are
-asked for.
+beside the others when all are to run. With --once only, which is for another Python, those run that
+have the mark "once" and not the mark "server"; with --once not, all others. pytest finds the
+version to test in PGQ_TEST_VERSION, and in PGQ_TEST_INSTALL how to install pgq, see pginstall.py.
+The tests in a browser run with those of 18, but for the mark "long". The clients, which need
+languages that others do not have, are tested only when they are asked for.
 """
 
 import argparse
@@ -109,12 +108,12 @@ class Surroundings:
     install: str | None = None
 
 
-_AT_A_TIME = 3
+_AT_A_TIME = 4
 _PARTS = 4
 
 _USUAL = Surroundings()
 _UNUSUAL = {
-    15: Surroundings(
+    14: Surroundings(
         settings={"plan_cache_mode": "force_generic_plan", "max_prepared_transactions": "10"},
         install="script",
     ),
@@ -198,7 +197,7 @@ def main() -> int:
     parser.add_argument("--version", type=int, action="append", metavar="MAJOR")
     parser.add_argument("--sql", type=int, action="append", metavar="MAJOR", default=[])
     parser.add_argument("--only", choices=["sql", "python", "site", "clients"])
-    parser.add_argument("--once", action="store_true", help="also those of that mark, on 18")
+    parser.add_argument("--once", choices=["only", "not"], help="only those of that mark, or not")
     parser.add_argument("--install", choices=WAYS, default="extension", help="how")
     parser.add_argument("arguments", nargs="*", help="for pg_prove or pytest, needs --only")
     options = parser.parse_args()
@@ -208,11 +207,10 @@ def main() -> int:
     usual: list[int] = options.version or ([] if options.sql else [18])
     plan: list[Run] = []
     # What takes longest begins first.
-    for suite in [options.only] if options.only else ["python", "sql", "site"]:
+    suites = ["python"] if options.once == "only" else ["python", "sql", "site"]
+    for suite in [options.only] if options.only else suites:
         for version in usual:
-            plan += _runs(suite, version, options.arguments, again=options.once)
-        if suite == "python" and options.once and _NEWEST not in usual:
-            plan += _parts(_NEWEST, ["once and not constant"], _python_parts())
+            plan += _runs(suite, version, options.arguments, options.once)
     for version in options.sql:
         plan.append(partial(_run_sql_around, version, options.arguments))
 
@@ -255,7 +253,7 @@ def report(outcomes: Sequence[Outcome], *, with_details: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _runs(suite: str, version: int, arguments: Sequence[str], *, again: bool) -> list[Run]:
+def _runs(suite: str, version: int, arguments: Sequence[str], once: str | None) -> list[Run]:
     """Return what runs a suite on a version, in one part or more."""
     if suite == "sql":
         return [partial(run_sql, version, arguments)]
@@ -263,13 +261,15 @@ def _runs(suite: str, version: int, arguments: Sequence[str], *, again: bool) ->
         return [partial(run_pytest, CLIENTS, version, arguments)]
     if suite == "site":
         chosen = "" if arguments else "not long"
-        is_due = version == _NEWEST and not again
+        is_due = version == _NEWEST
         return [partial(run_pytest, SITE, version, arguments, chosen)] if is_due else []
     each, newest = "not once and not constant", "once or constant"
-    if again:
-        each += " and not server"
+    if once == "not":
+        newest = "constant or (once and server)"
     marks = [each]
-    if version == _NEWEST:
+    if once == "only":
+        marks = ["once and not server and not constant"]
+    elif version == _NEWEST:
         marks = [""] if arguments else [each, newest]
     parts = [arguments] if arguments else _python_parts()
     return _parts(version, marks, parts)

@@ -96,6 +96,7 @@
     document.getElementById("all")?.removeAttribute("hidden");
   }
   document.addEventListener("htmx:after:swap", showAll);
+  document.addEventListener("htmx:after:swap", () => drawCharts());
 
   // Keys
 
@@ -162,6 +163,7 @@
   // Charts
 
   const charts = new Map();
+  const placesSeen = new Set();
   let drawnAt = 0;
 
   function colour(name) {
@@ -202,7 +204,10 @@
 
   async function drawCharts(anew = false) {
     const places = [...document.querySelectorAll(".chart")];
-    if (!places.length || (!anew && Date.now() - drawnAt < CHARTS_EVERY)) return;
+    // A chart that has come with new data is drawn at once: the next change may be long in coming.
+    const isNew = places.some((place) => !placesSeen.has(place.id));
+    for (const place of places) placesSeen.add(place.id);
+    if (!places.length || (!anew && !isNew && Date.now() - drawnAt < CHARTS_EVERY)) return;
     drawnAt = Date.now();
     const name = new URL(location.href).searchParams.get("name");
     const answer = await fetch(`${base}/series?${new URLSearchParams({ name })}`);
@@ -216,7 +221,7 @@
         continue;
       }
       old?.destroy();
-      if (data[0].length > 1) charts.set(place.id, draw(place, data));
+      if (data[0].length) charts.set(place.id, draw(place, data));
     }
   }
   addEventListener("resize", () => {
