@@ -378,8 +378,10 @@ async def test_either_a_connection_or_a_session_is_needed(
 
 
 def test_other_databases_and_drivers_are_not_supported() -> None:
+    engine = create_engine("sqlite://")
     with (
-        Session(create_engine("sqlite://")) as session,
+        Session(engine) as session,
         pytest.raises(pgq.NotSupported, match=r"not sqlite\+pysqlite$"),
     ):
         send.enqueue_sync("x", session=session)
+    engine.dispose()
