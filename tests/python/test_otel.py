@@ -31,7 +31,7 @@ from pgq._worker import link as _link
 from pgq.otel import PgqInstrumentor, queue_metrics
 
 from .sessions import Connection, stop_clock, until, within
-from .workers import FAST, SHORT
+from .workers import FAST, SHORT, tried_twice
 
 pytestmark = pytest.mark.once
 
@@ -552,20 +552,7 @@ async def test_what_errors_say_makes_no_series_of_its_own(
 async def test_the_wait_is_from_when_a_job_was_due_until_its_claim(
     queue: pgq.Queue, worker: pgq.Worker, telemetry: Telemetry
 ) -> None:
-    attempts: list[pgq.Job] = []
-
-    @worker.handler("default")
-    async def handle(job: pgq.Job) -> None:
-        attempts.append(job)
-        if job.attempt == 1:
-            raise pgq.Retry(in_=FAST)
-
-    async def is_done() -> bool:
-        await worker.run_until_idle()
-        return len(attempts) == 2
-
-    await queue.enqueue(1)
-    await until(is_done)
+    attempts = await tried_twice(queue, worker)
     assert attempts[1].run_at > attempts[1].enqueued_at
     waits = [
         max(job.claimed_at - job.run_at, timedelta(0))

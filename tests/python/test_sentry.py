@@ -15,8 +15,7 @@ from pgq.sentry import PgqIntegration
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
-from .sessions import until
-from .workers import FAST
+from .workers import FAST, tried_twice
 
 pytestmark = pytest.mark.once
 
@@ -182,20 +181,7 @@ async def test_only_what_fails_is_an_error(
 async def test_attempts_are_counted_and_latency_is_from_due_to_claimed(
     queue: pgq.Queue, worker: pgq.Worker, sentry: Collector
 ) -> None:
-    attempts: list[pgq.Job] = []
-
-    @worker.handler("default")
-    async def handle(job: pgq.Job) -> None:
-        attempts.append(job)
-        if job.attempt == 1:
-            raise pgq.Retry(in_=FAST)
-
-    async def is_done() -> bool:
-        await worker.run_until_idle()
-        return len(attempts) == 2
-
-    await queue.enqueue(1)
-    await until(is_done)
+    attempts = await tried_twice(queue, worker)
     assert attempts[1].run_at > attempts[1].enqueued_at
     waits = [job.claimed_at - job.run_at for job in attempts if job.claimed_at is not None]
     transactions = sentry.of("transaction")

@@ -134,6 +134,25 @@ class Child:
         return await within(self._process.wait())
 
 
+async def tried_twice(queue: pgq.Queue, worker: pgq.Worker) -> list[pgq.Job]:
+    """Have a job retried once, and return its two attempts."""
+    attempts: list[pgq.Job] = []
+
+    @worker.handler("default")
+    async def handle(job: pgq.Job) -> None:
+        attempts.append(job)
+        if job.attempt == 1:
+            raise pgq.Retry(in_=FAST)
+
+    async def is_done() -> bool:
+        await worker.run_until_idle()
+        return len(attempts) == 2
+
+    await queue.enqueue(1)
+    await until(is_done)
+    return attempts
+
+
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs."""
     try:
