@@ -161,6 +161,35 @@ async def test_a_worker_needs_no_more_than_consume(
             await pgq.Queue(producing).enqueue(3)
 
 
+async def test_a_worker_finds_those_queues_of_a_prefix_that_it_may_observe(
+    a: Connection, logins: dict[str, Dsn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq._worker.finder._FIND_SECONDS", 0.02)
+    done: asyncio.Queue[str] = asyncio.Queue()
+    role = logins["ann"]["user"]
+    queues = ["mail.hidden", "mail.seen"]
+    for queue in queues:
+        await a.execute("select pgq_create_queue($1)", queue)
+        await a.execute("select pgq_enqueue('1', $1)", queue)
+    async with asyncpg.create_pool(**logins["ann"], min_size=0) as own:
+        worker = pgq.Worker(own)
+
+        @worker.handler(pgq.Prefix("mail."))
+        async def handle(job: pgq.Job) -> None:
+            await done.put(job.queue)
+
+        await grant(a, "mail.seen", role, "consume")
+        with pytest.raises(pgq.NotPermitted):
+            await within(worker.run(handle_signals=False))
+        await grant(a, "mail.seen", role, "observe")
+        async with started(worker.run(handle_signals=False)) as run:
+            assert await within(done.get()) == "mail.seen"
+            await grant(a, "mail.hidden", role, "consume", "observe")
+            assert await within(done.get()) == "mail.hidden"
+            worker.stop()
+            await within(run)
+
+
 async def test_a_worker_waits_until_it_may_consume_again(
     a: Connection, ann: Connection, logins: dict[str, Dsn], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,7 +52,7 @@ from pgq._outcomes import Cancel, GiveUp, Retry, Settled, Snooze
 from pgq._queue import Queue
 from pgq._register import register
 from pgq._task import JobHandle, Task, task
-from pgq._worker.config import Endpoint, Middleware
+from pgq._worker.config import Endpoint, Middleware, Prefix
 from pgq._worker.health import Health, HealthStatus
 from pgq._worker.worker import Worker
 
@@ -95,6 +95,7 @@ __all__ = [
     "NotSupported",
     "OnDuplicate",
     "PayloadTooLong",
+    "Prefix",
     "Privilege",
     "Progress",
     "Queue",

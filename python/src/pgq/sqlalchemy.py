@@ -94,11 +94,8 @@ class SyncDriver(Driver):
 
     async def fetch(self, statement: Statement) -> Sequence[Row]:
         """Run a statement, and return its rows."""
-        session = self._session
         with explained(statement.sql):
-            connection = session if isinstance(session, Connection) else session.connection()
-            sent = _styled(statement, connection.dialect)
-            return connection.exec_driver_sql(*sent).mappings().all()
+            return _run(self._session, statement)
 
     def is_in_transaction(self) -> bool:
         """Return True: SQLAlchemy begins a transaction with any statement."""
@@ -115,10 +112,10 @@ class AsyncDriver(SessionDriver):
     async def fetch(self, statement: Statement) -> Sequence[Row]:
         """Run a statement, and return its rows."""
         own = self.session
+        if isinstance(own, async_scoped_session):
+            own = own()
         with explained(statement.sql):
-            connection = own if isinstance(own, AsyncConnection) else await own.connection()
-            sent = _styled(statement, connection.dialect)
-            return (await connection.exec_driver_sql(*sent)).mappings().all()
+            return await own.run_sync(_run, statement)  # one switch to SQLAlchemy and back
 
     def is_in_transaction(self) -> bool:
         """Return True: SQLAlchemy begins a transaction with any statement."""
@@ -127,6 +124,12 @@ class AsyncDriver(SessionDriver):
     def savepoint(self) -> AbstractAsyncContextManager[Any]:
         """Return a part of the transaction that rolls back alone."""
         return self.session.begin_nested()
+
+
+def _run(session: _Session, statement: Statement) -> Sequence[Row]:
+    connection = session if isinstance(session, Connection) else session.connection()
+    sent = _styled(statement, connection.dialect)
+    return connection.exec_driver_sql(*sent).mappings().all()
 
 
 def _styled(statement: Statement, dialect: Dialect) -> tuple[str, Any]:

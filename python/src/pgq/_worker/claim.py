@@ -102,6 +102,8 @@ class Claimer:
                     raise
                 self._leave(intake, exc)
                 await pause(self._stopping, _LOOK_SECONDS)
+                if intake not in self._intakes:  # of a prefix, and not found any more
+                    return
                 continue
             except Exception as exc:
                 seconds = max(next(pauses), self._link.shut_for())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -20,6 +20,20 @@ BeforeHook: TypeAlias = Callable[[Job[Any]], Any]
 AfterHook: TypeAlias = Callable[[Job[Any], Any], Any]
 ErrorHook: TypeAlias = Callable[[Job[Any], Exception], Any]
 Sessions: TypeAlias = Callable[[], AnyAsyncSession]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """All queues whose names begin with a text, for `Worker.handler`, `add` and `configure`.
+
+    Args:
+        text: what the names begin with; an empty text stands for all queues.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text}*"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +71,17 @@ class Consumer:
             hint=f"Its tasks are: {', '.join(sorted(self.tasks))}. In SQL, name one of them in the"
             f' headers, as in \'{{"{TASK_HEADER}": "{min(self.tasks, default="name")}"}}\'.',
         )
+
+
+Consumers: TypeAlias = Mapping[str | Prefix, Consumer]
+
+
+def consumer_of(consumers: Consumers, queue: str) -> Consumer | None:
+    """Return how a worker works off a queue: by its own name, else by its longest prefix."""
+    prefixes = [each for each in consumers if isinstance(each, Prefix)]
+    fitting = [each for each in prefixes if queue.startswith(each.text)]
+    longest = max(fitting, key=lambda prefix: len(prefix.text), default=queue)
+    return consumers.get(queue) or consumers.get(longest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,7 @@ class Listener:
         self._outage = outage
 
     def add(self, name: str) -> None:
-        """Listen for a queue, too; before `run`."""
+        """Listen for a queue, too."""
         self._woken[name] = asyncio.Event()
 
     def leave(self, name: str) -> None:

@@ -21,7 +21,8 @@ from pgq._queue import Queue
 from pgq._version import check
 from pgq._worker.attempt import Attempts
 from pgq._worker.claim import Claimer
-from pgq._worker.config import Consumer, Settings
+from pgq._worker.config import Consumers, Prefix, Settings, consumer_of
+from pgq._worker.finder import Finder, Names
 from pgq._worker.health import Health
 from pgq._worker.heartbeat import Connect, Heartbeat
 from pgq._worker.held import Reason
@@ -59,7 +60,7 @@ class Run:
         pool: where claims, outcomes and transactions get their connections.
         new_queue: makes a `Queue`, or what is derived from it, by its name.
         connect: opens connections beside the pool.
-        consumers: by the name of their queue.
+        consumers: by the names and prefixes of their queues.
         until_idle: stop when there is nothing to do.
     """
 
@@ -69,17 +70,16 @@ class Run:
         pool: asyncpg.Pool[Any],
         new_queue: NewQueue,
         connect: Connect,
-        consumers: dict[str, Consumer],
+        consumers: Consumers,
         *,
         until_idle: bool,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._queue = new_queue(Queue)  # for calls that name a job, not a queue
-        self._intakes = [
-            Intake(new_queue(Queue, name), new_queue(Blind, name), consumer)
-            for name, consumer in consumers.items()
-        ]
+        self._new_queue = new_queue
+        self._consumers = consumers
+        self._intakes: list[Intake] = []
         self._listens = settings.listens and not until_idle
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -99,8 +99,6 @@ class Run:
             call_seconds=settings.call_seconds,
             outage=self._deafness,
         )
-        for name in consumers:
-            self._listener.add(name)
         self._beats = Heartbeat(
             connect,
             self._queue,
@@ -145,6 +143,13 @@ class Run:
             stopping=self._stopping,
             on_idle=self.stop if until_idle else None,
         )
+        prefixes = [each for each in consumers if isinstance(each, Prefix)]
+        self._finder = Finder(new_queue(Names), prefixes, self._claims, self._found, self._stopping)
+        self._claiming: list[asyncio.Task[None]] = []
+        self._claim_ended = asyncio.Event()
+        for name in consumers:
+            if isinstance(name, str):
+                self._add(name)
 
     async def main(self) -> None:
         """Work until `stop`."""
@@ -166,6 +171,7 @@ class Run:
             await self._prove_statements()
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
+            await self._finder.look()
             self._has_started = True
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()
@@ -195,9 +201,12 @@ class Run:
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settler.run())
         listening = [asyncio.create_task(self._listener.run())] if self._listens else []
-        claiming = [asyncio.create_task(self._claimer.run(intake)) for intake in self._intakes]
+        for intake in self._intakes:
+            self._claim(intake)
+        finding = asyncio.create_task(self._finder.run())
         closing = asyncio.create_task(self._until_closing())
-        tasks = [*claiming, settling, *listening, closing]
+        ending = asyncio.create_task(self._claim_ended.wait())
+        tasks = [ending, settling, *listening, finding, closing]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -208,16 +217,49 @@ class Run:
             for task in listening:
                 task.cancel()
             try:
-                await self._finish(claiming, settling)
+                await self._finish(settling)
             except asyncio.CancelledError:
                 self.abort()
-                await self._finish(claiming, settling)
+                await self._finish(settling)
                 raise
             finally:
-                await self._end(tasks)
-        for task in tasks:
+                await self._end([*tasks, *self._claiming])
+        for task in [*tasks, *self._claiming]:
             if not task.cancelled():
                 task.result()
+
+    def _add(self, name: str) -> None:
+        """Take a queue for one of those to claim from."""
+        consumer = consumer_of(self._consumers, name)
+        assert consumer is not None
+        queue, blind = self._new_queue(Queue, name), self._new_queue(Blind, name)
+        self._intakes.append(Intake(queue, blind, consumer))
+        self._listener.add(name)
+
+    def _claim(self, intake: Intake) -> None:
+        """Begin to claim from a queue; the run ends when that does, unless the queue is gone."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if intake in self._intakes:
+                self._claim_ended.set()
+            else:
+                self._claiming.remove(task)
+
+        task = asyncio.create_task(self._claimer.run(intake))
+        task.add_done_callback(ended)
+        self._claiming.append(task)
+
+    def _found(self, names: set[str]) -> None:
+        """Claim from the queues that prefixes stand for, and forget those that are gone."""
+        known = {intake.queue.name for intake in self._intakes}
+        for name in sorted(names - known):
+            self._add(name)
+            if self._has_started:
+                self._claim(self._intakes[-1])
+        kept = names | self._consumers.keys()
+        for intake in list(self._intakes):
+            if intake.is_gone and not intake.held and intake.queue.name not in kept:
+                self._intakes.remove(intake)  # its claim loop ends
 
     async def _until_closing(self) -> None:
         """Return when the pool is being closed, which waits for the connections of this run."""
@@ -260,7 +302,7 @@ class Run:
             return Health(status="starting")
         if (seconds := self._outage.lost_for()) is not None:
             return Health(status="database lost", seconds=seconds, jobs=jobs)
-        if all(intake.room() == 0 for intake in self._intakes):
+        if self._intakes and all(intake.room() == 0 for intake in self._intakes):
             seconds = time.monotonic() - self._holding.changed_at
             return Health(status="full", seconds=seconds, jobs=jobs)
         return Health(status="ok", jobs=jobs)
@@ -321,10 +363,8 @@ class Run:
             for held in self._holding:
                 held.cancel("abort")
 
-    async def _finish(
-        self, claiming: list[asyncio.Task[None]], settling: asyncio.Task[None]
-    ) -> None:
-        await _wait(claiming, _SETTLE_SECONDS)
+    async def _finish(self, settling: asyncio.Task[None]) -> None:
+        await _wait(self._claiming, _SETTLE_SECONDS)
         await _wait(self._lost.finding(), _SETTLE_SECONDS)
         running = self._running()
         await self._wait_gracefully(running)

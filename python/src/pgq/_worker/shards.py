@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from pgq._log import database
-from pgq._worker.config import Consumer
+from pgq._worker.config import Consumers
 from pgq._worker.health import Health, HealthStatus
 from pgq._worker.link import Outage, backoff, is_transient, pause
 from pgq._worker.run import Run
@@ -28,7 +28,7 @@ _FIRST: Final[tuple[HealthStatus, ...]] = (
 )
 
 
-def share(consumers: dict[str, Consumer], shard: int, shards: int) -> dict[str, Consumer]:
+def share(consumers: Consumers, shard: int, shards: int) -> Consumers:
     """Return how a worker works off the queues of one of its databases: a fair share of each."""
     if shards == 1:
         return consumers  # as they are, whatever is configured later

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from pgq._models import Job
 from pgq._outcomes import Outcome, Settled
 from pgq._queue import Queue
 from pgq._worker.call import InThread, Threads
-from pgq._worker.config import Consumer, Settings
+from pgq._worker.config import Consumer, Consumers, Settings, consumer_of
 from pgq._worker.handle import (
     DEADLINE_PASSED,
     RolledBack,
@@ -45,7 +45,7 @@ class Single:
         settings: of the worker.
         queue: any queue.
         executor: a connection or a driver, whose open transaction everything joins, or a pool.
-        consumers: by the name of their queue.
+        consumers: by the names of their queues.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Single:
         settings: Settings,
         queue: Queue,
         executor: Executor | SessionDriver,
-        consumers: Mapping[str, Consumer],
+        consumers: Consumers,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -94,7 +94,8 @@ class Single:
         thread: InThread | None = None
         async with AsyncExitStack() as stack:
             try:
-                task = self._consumers.get(job.queue, Consumer()).task_of(job)
+                consumer = consumer_of(self._consumers, job.queue) or Consumer()
+                task = consumer.task_of(job)
                 if task.run_in == "thread":
                     thread = self._thread(stack, job)
                 job = decoded(task, job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
@@ -26,8 +26,10 @@ from pgq._worker.config import (
     AfterHook,
     BeforeHook,
     Consumer,
+    Consumers,
     ErrorHook,
     Middleware,
+    Prefix,
     Sessions,
     Settings,
 )
@@ -170,7 +172,7 @@ class Worker:
             after=self._after,
             error=self._error,
         )
-        self._consumers: dict[str, Consumer] = {}
+        self._consumers: dict[str | Prefix, Consumer] = {}
         self._run: Run | Shards | None = None
         self._stops = False
         self.add(*tasks)
@@ -182,8 +184,8 @@ class Worker:
 
     @property
     def queues(self) -> frozenset[str]:
-        """The names of the queues that it works off."""
-        return frozenset(self._consumers)
+        """The names of the queues that it works off, without those of a prefix."""
+        return frozenset(queue for queue in self._consumers if isinstance(queue, str))
 
     @property
     def tasks(self) -> tuple[Task[Any, Any], ...]:
@@ -204,7 +206,7 @@ class Worker:
 
     def configure(
         self,
-        queue: str,
+        queue: str | Prefix,
         *,
         concurrency: int = 10,
         timeout: timedelta = DEFAULT_TIMEOUT,
@@ -214,7 +216,10 @@ class Worker:
         """Set how the worker works off a queue; what is left out gets its default.
 
         Args:
-            queue: the queue.
+            queue: the queue. Each queue of a `Prefix` gets these settings for itself; the worker
+                looks for new ones every 5 seconds, and needs the privilege "observe" on them. A
+                queue that has settings, tasks or a handler of its own is left out, and the
+                longest prefix counts.
             concurrency: the most jobs at work at the same time; 10 by default.
             timeout: the lease, renewed every third of it; 30 seconds by default, at most 24 days.
             batch: the most jobs to claim at once; None (the default) for no bound.
@@ -238,23 +243,27 @@ class Worker:
         consumer.concurrency, consumer.timeout = concurrency, timeout
         consumer.batch, consumer.prefetch = batch, prefetch
 
-    def add(self, *tasks: Task[Any, Any]) -> None:
+    def add(self, *tasks: Task[Any, Any], queue: str | Prefix | None = None) -> None:
         """Handle the jobs of these tasks, too.
+
+        Args:
+            tasks: the tasks.
+            queue: where their jobs are; None (the default) for the queue of each task.
 
         Raises:
             TypeError: one is no task: `task` makes it of a function.
-            ValueError: the queue of a task has another one of its name.
+            ValueError: the queue has another task of its name.
         """
         for task in tasks:
             expect("each of tasks", task, Task)
-            known = self._consumer(task.queue).tasks
-            if known.setdefault(task.name, task) is not task:
-                raise ValueError(f"queue {task.queue!r} has a task {task.name!r} already")
+            of = task.queue if queue is None else queue
+            if self._consumer(of).tasks.setdefault(task.name, task) is not task:
+                raise ValueError(f"queue {str(of)!r} has a task {task.name!r} already")
 
     @overload
     def handler(
         self,
-        queue: str,
+        queue: str | Prefix,
         *,
         transaction: Literal[False] = ...,
         process: bool = ...,
@@ -265,7 +274,7 @@ class Worker:
     @overload
     def handler(
         self,
-        queue: str,
+        queue: str | Prefix,
         *,
         transaction: Literal[True],
         deadline: timedelta | None = ...,
@@ -274,7 +283,7 @@ class Worker:
 
     def handler(
         self,
-        queue: str,
+        queue: str | Prefix,
         *,
         transaction: bool = False,
         process: bool = False,
@@ -286,7 +295,7 @@ class Worker:
         What it returns, unless None, is kept as the job's result.
 
         Args:
-            queue: the queue.
+            queue: the queue, or the `Prefix` of several.
             transaction: call it as `handler(job, connection)` in a transaction in which the job
                 is then completed: what it does on that connection happens exactly once. It must
                 not settle the job itself. When the lease is lost all of it is rolled back.
@@ -298,16 +307,16 @@ class Worker:
             TypeError: an argument is of a wrong type.
             ValueError: the queue has a handler, or an argument is not possible.
         """
-        expect("queue", queue, str)
+        expect("queue", queue, str, Prefix)
         if options:
             self.configure(queue, **options)
         consumer = self._consumer(queue)
         if consumer.handler is not None:
-            raise ValueError(f"queue {queue!r} has a handler already")
+            raise ValueError(f"queue {str(queue)!r} has a handler already")
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             consumer.handler = Task(
-                function, queue, deadline=deadline, transaction=transaction, process=process
+                function, str(queue), deadline=deadline, transaction=transaction, process=process
             )
             return function
 
@@ -343,7 +352,7 @@ class Worker:
         self._error.append(hook)
         return hook
 
-    def _consumer(self, queue: str) -> Consumer:
+    def _consumer(self, queue: str | Prefix) -> Consumer:
         if queue not in self._consumers:
             self._consumers[queue] = Consumer()
         return self._consumers[queue]
@@ -491,9 +500,7 @@ class Worker:
         finally:
             self._run, self._stops = None, False
 
-    def _new_run(
-        self, pool: asyncpg.Pool[Any], consumers: dict[str, Consumer], until_idle: bool, /
-    ) -> Run:
+    def _new_run(self, pool: asyncpg.Pool[Any], consumers: Consumers, until_idle: bool, /) -> Run:
         return Run(
             self._settings,
             pool,
@@ -520,7 +527,7 @@ def _pools(
 
 
 def _check_size(
-    pools: Sequence[asyncpg.Pool[Any]], settings: Settings, consumers: Mapping[str, Consumer]
+    pools: Sequence[asyncpg.Pool[Any]], settings: Settings, consumers: Consumers
 ) -> None:
     """Refuse a pool that is too small for the handlers, and queues without any."""
     handled = [task for consumer in consumers.values() for task in consumer.all_tasks()]
@@ -528,9 +535,11 @@ def _check_size(
         raise ValueError("the worker has no handler")
     for queue, consumer in consumers.items():
         if not consumer.all_tasks():
-            raise ValueError(f"the worker has no handler for queue {queue!r}")
+            raise ValueError(f"the worker has no handler for queue {str(queue)!r}")
         if consumer.concurrency < len(pools):
-            raise ValueError(f"the concurrency of queue {queue!r} is less than one per database")
+            raise ValueError(
+                f"the concurrency of queue {str(queue)!r} is less than one per database"
+            )
     in_pool = settings.sessions is None and any(task.transaction for task in handled)
     needed = 3 if in_pool else 2
     if any(pool.get_max_size() < needed for pool in pools):

@@ -16,7 +16,7 @@ from pgq._models import Job
 from pgq._outcomes import Cancel, GiveUp, Outcome, Settled
 from pgq._task import TASK_HEADER
 from pgq._task import Task as PgqTask
-from pgq._worker.config import Consumer
+from pgq._worker.config import Consumer, Prefix
 from pgq._worker.worker import Worker
 from pgq.django import Queue
 from pgq.django._names import TaskResult, base, normalize_json, signals
@@ -38,9 +38,9 @@ class DjangoWorker(Worker):
         self._backend = backend
         super().__init__(**options)
 
-    def _consumer(self, queue: str) -> Consumer:
+    def _consumer(self, queue: str | Prefix) -> Consumer:
         if queue not in self._consumers:
-            self._consumers[queue] = _Consumer(self._backend, queue)
+            self._consumers[queue] = _Consumer(self._backend, str(queue))
         return self._consumers[queue]
 
 
