@@ -38,9 +38,9 @@ inline look(slot) {
 active proctype Consumer() {
     bool found;
     byte slot, seen;
-    /* a claim: slot 1 first, if the ring names it, then slot 0; each with a snapshot of its own */
+    /* a claim: slot 0 first, then slot 1, if the ring names it; each with a snapshot of its own */
     do
-    :: slot = 1;
+    :: slot = 0;
        do
        :: atomic {
               place == slot && !is_locked && !(slot == 1 && floor >= 1) ->
@@ -49,8 +49,8 @@ active proctype Consumer() {
           d_step { is_leased = true; is_locked = false };
           seen = slot;                                  /* the token names it */
           goto complete
-       :: slot == 1 -> slot = 0
-       :: slot == 0 -> break
+       :: slot == 0 -> slot = 1
+       :: slot == 1 -> break
        od
     :: is_over -> goto out                              /* nothing more will change */
     od;

@@ -3,7 +3,7 @@
  * leases and the order survive the move.
  */
 begin;
-select plan(43);
+select plan(44);
 \ir support/clock.psql
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
@@ -48,14 +48,18 @@ select is((select r.live from ring r), '{0,1,2}', 'and nothing is moved as long 
 select pg_temp.turn() \g /dev/null
 select results_eq(
     'select r.live, r.filling, r.cleaned from ring r',
-    $$ values ('{3,0,1,2}'::smallint[], 3::smallint, '{0,1}'::smallint[]) $$,
-    'then it is to be filled from the two oldest, before which it stands');
+    $$ values ('{0,1,3,2}'::smallint[], 3::smallint, '{1,0}'::smallint[]) $$,
+    'then it is to be filled from the two oldest, behind which it stands');
 select is((select count(*) from pgq.job j where j.slot = 3), 0::bigint, 'from the next tick on');
 select pg_temp.tick() \g /dev/null
-select is((select count(*) from pgq.job j where j.slot = 0), 0::bigint, 'the oldest one is emptied');
+select is(
+    array(select distinct j.slot from pgq.job j where j.slot <> 2 order by 1), '{0,3}'::smallint[],
+    'the later one of the two is emptied first');
+select pg_temp.tick() \g /dev/null
+select is((select count(*) from pgq.job j where j.slot in (0, 1)), 0::bigint, 'then the other one');
 select set_eq(
     $$ select j.id, j.pos, j.attempt, j.token, j.lease_expires_at, j.lease_ms, j.worker, j.payload,
-              j.claimed_at from pgq.job j where j.slot = 3 $$,
+              j.claimed_at from pgq.job j join before b using (id) where j.slot = 3 $$,
     'select b.* from before b', 'with positions, leases, tokens and all');
 savepoint meanwhile;
 select is(
@@ -67,9 +71,7 @@ rollback to meanwhile;
 select is(
     (select count(*) from pgq.floor_3), 0::bigint,
     'and raise no position past what is still to come');
-select pg_temp.tick() \g /dev/null
-select is((select count(*) from pgq.job j where j.slot in (0, 1)), 0::bigint, 'then the next one');
-select pg_temp.tick(4) \g /dev/null
+select pg_temp.tick(5) \g /dev/null
 select results_eq(
     'select r.live, r.filling, r.cleaned from ring r',
     $$ values ('{3,2}'::smallint[], null::smallint, '{}'::smallint[]) $$, 'both are free then');
@@ -135,6 +137,9 @@ select pg_temp.tick() \g /dev/null
 select is(
     (select count(*) from pgq.job j, ring r where j.slot = r.filling), 1000::bigint,
     'a tick moves a thousand jobs');
+select is(
+    (select min(j.pos) from pgq.job j, ring r where j.slot = r.filling),
+    (select max(j.pos) + 1 from pgq.job j where j.slot = :home), 'the last ones');
 select is(
     pg_sequence_last_value('pgq.next_tick'), pgq._ms(pgq._now()) + 100, 'and has the next one come soon');
 select pg_temp.tick(6) \g /dev/null

@@ -1,13 +1,15 @@
 /*
  * Cleaning, as in a log-structured store. One slot of the ring is always free. When the head is
  * full and no other slot is free, the two neighbours with the fewest jobs are cleaned: their jobs
- * move, in the order of pos, to the free slot, which stands before them in the order. So claims
- * read the jobs that moved first. The jobs keep pos, lease and receipt. A slot that is mostly
- * garbage is cleaned alone. Pairs are cleaned only when they and the head hold as much garbage
- * as there is to move.
+ * move to the free slot, which stands behind them in the order. The last ones move first. So claims
+ * go on at the front, with the positions of the old slots, and meet few of the moved jobs before
+ * the new slot has positions. The jobs keep pos, lease and receipt. A slot that is mostly garbage
+ * is cleaned alone. Pairs are cleaned only when they and the head hold as much garbage as there is
+ * to move.
  *
  * A tick moves 1,000 jobs and waits for none. Jobs that somebody has locked stay; if no slot is
- * free meanwhile, one more is moved to the same one.
+ * free meanwhile, one more is moved to the same one. If that one stands behind, its first jobs move
+ * first.
  */
 
 create function pgq._pages(p_slot smallint, p_is_fresh boolean)
@@ -57,6 +59,37 @@ end
 $$;
 comment on function pgq._lock_first(smallint, integer) is
 'Locks the first jobs of a ring slot that nobody has locked; returns their ids.';
+
+create function pgq._lock_last(p_slot smallint, p_to smallint, p_limit integer)
+returns bigint[]
+language plpgsql
+as $$
+begin
+    return array(
+        select i.id
+          from (select distinct o.id from pgq.lane o) l, lateral (
+                   select j.id from pgq.job j
+                    where j.slot = p_slot and j.lane = l.id
+                      and j.id <> all ((select pgq._skips('job'))::bigint[])
+                      and j.pos > coalesce((
+                              select f.base from pgq.floor f
+                               where f.slot = p_slot and f.lane = l.id order by f.n desc limit 1
+                          ), 0)
+                      -- Not again past the dead entries of those that have moved.
+                      and j.pos < coalesce((
+                              select m.pos from pgq.job m
+                               where m.slot = p_to and m.lane = l.id order by m.pos limit 1
+                          ), 9223372036854775807)
+                    order by j.pos desc limit p_limit for update skip locked
+               ) i
+         limit p_limit
+    );
+end
+$$;
+comment on function pgq._lock_last(smallint, smallint, integer) is
+'Locks the last jobs before those that have moved from a ring slot to p_to.
+
+Like pgq._lock_first.';
 
 create function pgq._choose_dirty(
     p_live smallint[], p_together integer, p_is_full boolean, p_limit bigint
@@ -161,15 +194,23 @@ $$;
 comment on function pgq._move_jobs(smallint, smallint, bigint[]) is
 'Moves locked jobs to another slot.';
 
-create function pgq._move(p_from smallint, p_to smallint, p_limit integer)
+create function pgq._move(
+    p_from smallint, p_to smallint, p_limit integer, p_last_first boolean default false
+)
 returns integer
 language plpgsql
 as $$
 declare
-    v_ids constant bigint[] := case when p_from < 4 then pgq._lock_first(p_from, p_limit)
-                                    else pgq._lock_parked(p_from, p_limit) end;
+    v_ids bigint[] := case when p_from >= 4 then pgq._lock_parked(p_from, p_limit)
+                           when p_last_first then pgq._lock_last(p_from, p_to, p_limit) end;
+    v_queues integer[];
+begin
+    -- With p_last_first: those that were locked as others moved.
+    if p_from < 4 and coalesce(v_ids, '{}') = '{}' then
+        v_ids := pgq._lock_first(p_from, p_limit);
+    end if;
     -- Leases of a queue that is just being configured may get permits where they are.
-    v_queues constant integer[] := array(
+    v_queues := array(
         select q.id from pgq.queue q
          where q.id = any (array(
                    select distinct pgq._queue_of(j.lane) from pgq.job j
@@ -177,7 +218,6 @@ declare
                ))
            for share skip locked
     );
-begin
     return cardinality(pgq._do_each('move', array(
         select j.id::text from pgq.job j
          where j.slot = p_from and j.id = any (v_ids)
@@ -185,11 +225,11 @@ begin
     ), p_from, p_to));
 end
 $$;
-comment on function pgq._move(smallint, smallint, integer) is
+comment on function pgq._move(smallint, smallint, integer, boolean) is
 'Moves jobs to another slot and returns their number.
 
-In the ring it moves the first ones; from a parked slot, to the other one. A job that cannot be
-moved is skipped.';
+In the ring it moves the first ones, or the last ones; from a parked slot, to the other one. A job
+that cannot be moved is skipped.';
 
 create function pgq._clean(p_ring pgq.ring, p_is_full boolean, p_limit bigint)
 returns pgq.ring
@@ -205,7 +245,10 @@ declare
     v_n integer;
 begin
     foreach v_slot in array p_ring.cleaned loop
-        if pgq._move(v_slot, p_ring.filling, 1000) > 0 then
+        if pgq._move(
+            v_slot, p_ring.filling, 1000,
+            array_position(p_ring.live, v_slot) < array_position(p_ring.live, p_ring.filling)
+        ) > 0 then
             perform pgq._expect(pgq._now() + interval '100 ms');
             return p_ring;
         end if;
@@ -227,10 +270,12 @@ begin
             p_ring.cleaned := p_ring.cleaned || v_dirty;
         elsif v_dirty <> '{}' and v_free <> '{}' then
             -- From the next tick on: whoever raises a position must have seen that.
-            v_n := array_position(p_ring.live, v_dirty[1]);
+            v_n := array_position(p_ring.live, v_dirty[cardinality(v_dirty)]);
             p_ring.filling := v_free[1];
-            p_ring.cleaned := v_dirty;
-            p_ring.live := p_ring.live[:v_n - 1] || v_free[1] || p_ring.live[v_n:];
+            p_ring.cleaned := array(
+                select d from unnest(v_dirty) with ordinality u (d, n) order by n desc
+            );
+            p_ring.live := p_ring.live[:v_n] || v_free[1] || p_ring.live[v_n + 1:];
         end if;
         return p_ring;
     end if;

@@ -203,7 +203,8 @@ comment on column pgq.ring.parked is 'Parked slots that hold jobs. The last one 
 comment on column pgq.ring.filling is
 'The slot into which jobs are moved to clean others: see pgq._clean. It has no positions '
 'meanwhile.';
-comment on column pgq.ring.cleaned is 'The slots that are being cleaned.';
+comment on column pgq.ring.cleaned is
+'The slots that are being cleaned. The first one that still has jobs is next.';
 comment on column pgq.ring.switched_at is 'Since when live and parked have been so.';
 insert into pgq.ring (gen, live, ready, parked, switched_at)
 values (1, '{0}', '{0}', '{4}', pg_catalog.clock_timestamp());
