@@ -151,6 +151,11 @@ KINDS: dict[str, Kind] = {
         defaults={"force": "false"},
         waits=True,
     ),
+    "move": Kind(
+        sql=f"select pgq_move($id, priority => nullif(PRIO, 0), run_at => {AT})",
+        rule=rules.move,
+        waits=True,
+    ),
     "cancel_all": Kind(
         sql="select pgq_cancel_all($q, FORCE)",
         rule=rules.cancel_all,

@@ -74,6 +74,12 @@ cancel l1 force=true
 cancel x1
 cancel g2
 cancel w1
+move r1 prio=5
+move r1 in=1000
+move s1 in=1000
+move w1 prio=5
+move x1 prio=5
+move g2 prio=5
 cancel_all
 cancel_all force=true
 retry d1

@@ -526,6 +526,29 @@ def cancel(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     yield from _if(answer is True, view.changed(end(job, "cancelled", view.queue)))
 
 
+def move(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
+    """Give a job that is not active another priority or time; one of a group is refused."""
+    (name,) = call.names
+    job = view.jobs.get(name)
+    if name in view.held:
+        return
+    if job is None or job.state not in LIVE:
+        yield from _if(answer is False, view.mine)
+        return
+    if job.state == "active":
+        yield from _if(answer is False, view.mine)
+        if not view.over(job):
+            return
+        job = _taken_back(job, view)
+    if job.group is not None:
+        yield from refused(view, answer, "0A000")
+        return
+    moved = replace(job, priority=call.number("prio", job.priority), waited=True)
+    if delay := call.number("in", 0):
+        moved = replace(moved, state="scheduled", due=view.world.now + delay)
+    yield from _if(answer is True, view.changed(moved))
+
+
 def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Cancel all jobs that are live, whoever has to be waited for."""
     yield from _missing(view, answer)

@@ -214,6 +214,9 @@ def test_the_environment_names_the_database_and_options_go_before_it(
     assert Cli(wrong).json("queues")
     assert Cli({**wrong, "PGQ_DSN": "postgresql://x@127.0.0.1:1/x"}).json("queues", "--dsn", url)
     assert "cannot connect" in Cli({"PGHOST": "/nonexistent"}).fails(3, "queues")
+    several = Cli({"PGQ_DSN": f"{url} {url}"})
+    assert "choose it by --dsn" in several.fails(2, "queues")
+    assert several.json("queues", "--dsn", url)
 
 
 def test_somebody_without_privileges_is_told_who_can_give_them(

@@ -231,7 +231,12 @@ async def connect(options: Settings, name: str, **arguments: Any) -> AsyncGenera
 
     Raises:
         ServerFailure: it could not be opened.
+        UsageError: the options name several databases.
     """
+    if (options.dsn or "").count("://") > 1:
+        raise click.UsageError(
+            "PGQ_DSN names several databases, and this command is about one: choose it by --dsn."
+        )
     try:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             options.dsn,

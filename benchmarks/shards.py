@@ -1,0 +1,143 @@
+"""What several databases cost: CPU for each job, and calls of their front beside direct ones.
+
+    PYTHONPATH=tools .venv/bin/python -m benchmarks.shards [--jobs 20000] [--calls 500] [--rounds 5]
+
+The first table: a worker works off so many jobs of one database, then of three that share them, by
+turns. The CPU is that of all processes of the servers, and that of the worker, this process. The
+second table: one client calls a shard, and the front, by turns. Calls that write wait for the disk.
+Figures are medians over the rounds; the last column is the median of the ratios.
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import asyncpg
+import pgq
+import pgshards
+from pgserver import Server
+
+from benchmarks.watch import cpu_seconds
+
+FRONT = "pgq_proxy"
+STEP = 100
+
+Pools = Sequence["asyncpg.Pool[Any]"]
+
+
+async def handle(job: pgq.Job[int]) -> None:
+    """Do nothing."""
+
+
+async def fill(pools: Pools, jobs: int) -> None:
+    """Share jobs between the databases."""
+    for number, first in enumerate(range(0, jobs, STEP)):
+        pool = pools[number % len(pools)]
+        await pgq.Queue(pool).enqueue_many(list(range(first, first + STEP)))
+
+
+async def cost(servers: Sequence[Server], pools: Pools, jobs: int) -> tuple[float, float]:
+    """Return the microseconds of CPU a job, of the servers and of the worker."""
+    await fill(pools, jobs)
+    worker = pgq.Worker()
+    worker.handler("default", concurrency=30, prefetch=300)(handle)
+    before, own = sum(map(cpu_seconds, servers)), time.process_time()
+    await worker.run_until_idle(pools=pools)
+    own = time.process_time() - own
+    return (sum(map(cpu_seconds, servers)) - before) / jobs * 1e6, own / jobs * 1e6
+
+
+async def enqueue(queue: pgq.Queue) -> None:
+    """Add one job."""
+    await queue.enqueue(1)
+
+
+async def enqueue_many(queue: pgq.Queue) -> None:
+    """Add many jobs."""
+    await queue.enqueue_many([1] * STEP)
+
+
+async def claim_and_complete(queue: pgq.Queue) -> None:
+    """Claim many jobs, and complete them."""
+    await queue.complete_many(await queue.dequeue(STEP))
+
+
+CALLS = {
+    "enqueue one job": enqueue,
+    f"enqueue {STEP} jobs": enqueue_many,
+    f"claim and complete {STEP} jobs": claim_and_complete,
+}
+
+
+async def duration(call: Callable[[pgq.Queue], Awaitable[None]], queue: pgq.Queue, n: int) -> float:
+    """Return how many milliseconds a call takes."""
+    began = time.perf_counter()
+    for _ in range(n):
+        await call(queue)
+    return (time.perf_counter() - began) / n * 1e3
+
+
+async def run(servers: Sequence[Server], jobs: int, calls: int, rounds: int) -> None:
+    """Measure, and print both tables."""
+    *shards, _ = servers
+    async with AsyncExitStack() as stack:
+        pools: list[asyncpg.Pool[Any]] = [
+            await stack.enter_async_context(
+                asyncpg.create_pool(
+                    host=server.host,
+                    port=server.port,
+                    user=server.user,
+                    database=server.database,
+                )
+            )
+            for server in servers
+        ]
+        front = pools.pop()
+        print(f"{'us of CPU a job':32}{'one':>8}{'three':>8}{'ratio':>7}")
+        costs = [
+            (await cost(shards[:1], pools[:1], jobs), await cost(shards, pools, jobs))
+            for _ in range(rounds)
+        ]
+        for name, part in (("servers", 0), ("worker", 1)):
+            show(name, [(one[part], three[part]) for one, three in costs])
+        print(f"\n{'ms a call':32}{'direct':>8}{'front':>8}{'ratio':>7}")
+        queues = pgq.Queue(pools[0]), pgq.Queue(front, schema=FRONT)
+        for name, call in CALLS.items():
+            for queue in queues:
+                await duration(call, queue, 20)
+            show(
+                name,
+                [
+                    (
+                        await duration(call, queues[0], calls),
+                        await duration(call, queues[1], calls),
+                    )
+                    for _ in range(rounds)
+                ],
+            )
+
+
+def show(name: str, pairs: Sequence[tuple[float, float]]) -> None:
+    """Print a row."""
+    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(other / one for one, other in pairs)
+    print(f"{name:32}{first:8.2f}{second:8.2f}{ratio:7.2f}", flush=True)
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--calls", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with pgshards.serve({}) as servers:
+        asyncio.run(run(servers, options.jobs, options.calls, options.rounds))
+
+
+if __name__ == "__main__":
+    main()
