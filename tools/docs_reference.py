@@ -55,7 +55,7 @@ TOPICS: Final = {
     ],
     "Jobs": ["get", "cancel", "cancel_key", "cancel_all", "move", "retry", "retry_dead", "purge"],
     "Queues": ["create_queue", "configure_queue", "drop_queue", "pause", "resume", "unblock"],
-    "Schedules": ["schedule", "unschedule", "pause_schedule", "resume_schedule"],
+    "Schedules": ["schedule", "unschedule", "pause_schedule", "resume_schedule", "run_schedule"],
     "Sleep": ["channel", "wait", "wake"],
     "Watched tables": ["watch", "unwatch", "check_watch", "enqueue_row"],
     "Privileges": ["grant", "revoke"],

@@ -180,7 +180,8 @@ select n as name, r.kind, r.hint
            ('id', '{pgq_heartbeat,pgq_complete,pgq_fail,pgq_release,pgq_outcome,pgq_claim,pgq_get,'
                   'pgq_cancel,pgq_move,pgq_retry}', null),
            -- To the shard of the name.
-           ('name', '{pgq_schedule,pgq_unschedule,pgq_pause_schedule,pgq_resume_schedule}', null),
+           ('name', '{pgq_schedule,pgq_unschedule,pgq_pause_schedule,pgq_resume_schedule,'
+                    'pgq_run_schedule}', null),
            -- To any shard.
            ('any', '{pgq_version}', null),
            -- To all shards; of their answers one is made.

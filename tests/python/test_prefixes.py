@@ -186,6 +186,18 @@ async def test_a_queue_that_is_dropped_is_forgotten_and_found_again(
     assert caplog.text.count("queue 'mail.goes' is gone") == 2
 
 
+async def test_a_worker_that_works_until_idle_ends_where_no_queue_is_found(
+    pool: asyncpg.Pool[Any],
+) -> None:
+    worker = pgq.Worker(pool)
+
+    @worker.handler(MAIL)
+    async def handle(job: pgq.Job[int]) -> None:
+        """Do nothing."""
+
+    await within(worker.run_until_idle())
+
+
 async def test_the_look_for_queues_outlives_a_restart_of_its_session(
     pool: asyncpg.Pool[Any], a: Connection
 ) -> None:

@@ -151,6 +151,7 @@ CALLS = [
     Call("manage", "select pgq_schedule('new {q}', '* * * * *', queue => '{q}') is not null"),
     Call("manage", "select pgq_pause_schedule('of {q}')"),
     Call("manage", "select pgq_resume_schedule('of {q}')"),
+    Call("manage", "select pgq_run_schedule('of {q}') is not null"),
     Call("manage", "select pgq_unschedule('new {q}') is not null"),
     Call("manage", "select pgq_grant('{q}', '{guest}', '{enqueue,consume}') is not null"),
     Call("manage", "select pgq_revoke('{q}', '{guest}') is not null"),

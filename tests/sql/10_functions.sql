@@ -3,7 +3,7 @@
  */
 begin;
 set local intervalstyle = 'postgres';
-select plan(55);
+select plan(56);
 \ir support/member.psql
 
 create temp table expected (declaration text, returns text);
@@ -94,6 +94,7 @@ insert into expected values
 ('pgq_unschedule(name text)', 'boolean'),
 ('pgq_pause_schedule(name text)', 'boolean'),
 ('pgq_resume_schedule(name text)', 'boolean'),
+('pgq_run_schedule(name text)', 'bigint'),
 ('pgq_channel(queue text)', 'text'),
 ('pgq_wait(queues text[], max_wait interval DEFAULT ''00:00:30''::interval)', 'interval'),
 ('pgq_wake()', 'void'),

@@ -45,10 +45,12 @@ select pg_temp.fail(null) \g /dev/null
 select is(pg_temp.history(:b::bigint) -> 3 -> 'error', 'null', 'an attempt may fail without an error');
 select pg_temp.fail(n::text) from generate_series(1, 9) n \g /dev/null
 select is(pg_temp.errors(:b::bigint), '{NULL,1,2,3,4,5,6,7,8,9}', 'the last ten are kept');
-select pg_temp.fail(repeat('x', 1500)) \g /dev/null
-select is(pg_temp.errors(:b::bigint), '{1,2,3,4,5,6,7,8,9}'::text[] || repeat('x', 1000),
-          'of a long error the beginning');
-select is(length((select j.last_error from pgq_get(:b) j)), 1500, 'the last error is whole');
+select pg_temp.fail(repeat('x', 1500) || 'y') \g /dev/null
+select is(pg_temp.errors(:b::bigint),
+          '{1,2,3,4,5,6,7,8,9}'::text[]
+              || (repeat('x', 500) || ' [501 characters] ' || repeat('x', 499) || 'y'),
+          'of a long error the beginning and the end');
+select is(length((select j.last_error from pgq_get(:b) j)), 1501, 'the last error is whole');
 
 -- Where jobs go.
 insert into pgq.ring (gen, live, ready, parked, switched_at)

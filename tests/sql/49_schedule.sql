@@ -2,7 +2,7 @@
  * Recurring jobs: each time that a schedule names gives one job, whenever somebody calls.
  */
 begin;
-select plan(64);
+select plan(67);
 \ir support/clock.psql
 
 create function pg_temp.jobs(p_name text default null) returns text[] language plpgsql as $$
@@ -131,6 +131,17 @@ select pgq_resume_schedule('p') \g /dev/null
 select is(pg_temp.next_of('p'), '01-01 00:50:00', 'nor does it forget one that is due');
 select is(pgq_pause_schedule('q') or pgq_resume_schedule('q'), false, 'false: there is none of that name');
 
+-- Run now.
+savepoint now;
+select pgq_schedule('now', '0 4 * * *', '{"a": 1}'), pgq_pause_schedule('now') \g /dev/null
+select is(
+    (select array[j.state, j.headers ->> 'pgq_schedule', j.headers ->> 'pgq_scheduled_at']
+       from pgq_run_schedule('now') i, pgq_get(i) j),
+    '{ready,now,2040-01-01T00:55:00+00:00}', 'a job is added now, also of a schedule that is paused');
+select is(pg_temp.next_of('now'), '01-01 04:00:00', 'and the next time stays');
+select is(pgq_run_schedule('none'), null, 'null: there is none of that name');
+rollback to now;
+
 -- Replace and remove.
 select pgq_pause_schedule('p') \g /dev/null
 select is(pgq_schedule('p', '0 * * * *', '2', missed => 'once'), '2040-01-01 01:00'::timestamptz, 'a schedule is replaced');
@@ -191,8 +202,8 @@ select is(
     array(select pg_temp.code(format('pgq_schedule($$x$$, $$* * * * *$$, priority => %s)', p))
             from unnest('{32768,-32769}'::integer[]) p), '{22003,22003}', 'a priority out of range');
 select is(
-    array(select pg_temp.code(f || '(null)') from unnest('{pgq_unschedule,pgq_pause_schedule,pgq_resume_schedule}'::text[]) f),
-    '{22004,22004,22004}', 'a name that is null');
+    array(select pg_temp.code(f || '(null)') from unnest('{pgq_unschedule,pgq_pause_schedule,pgq_resume_schedule,pgq_run_schedule}'::text[]) f),
+    '{22004,22004,22004,22004}', 'a name that is null');
 select is((select count(*) from pgq.schedule s where s.name in ('x', '')), 0::bigint, 'none of it has made a schedule');
 select is(
     pg_temp.code('pgq_schedule(repeat($$x$$, 200), $$* * * * *$$)')

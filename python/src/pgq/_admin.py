@@ -320,6 +320,22 @@ class Admin(Calls):
         """Let a paused schedule go on with its next time; False if there is none of that name."""
         return bool(await self._value(connection, _sql.RESUME_SCHEDULE, name))
 
+    async def run_schedule(
+        self, name: str, *, connection: Connection | None = None
+    ) -> JobId | None:
+        """Add the job of a schedule now; return its id, or None if there is none of that name.
+
+        Args:
+            name: of the schedule, which may be paused; its next time stays.
+            connection: in whose transaction the job is added.
+
+        Raises:
+            QueueFull: the queue has `max_ready` jobs.
+            PayloadTooLong: the payload is longer than the `max_payload` of the queue.
+        """
+        value: JobId | None = await self._value(connection, _sql.RUN_SCHEDULE, name)
+        return value
+
     async def grant(
         self,
         queue: str,

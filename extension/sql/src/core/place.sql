@@ -144,7 +144,7 @@ begin atomic
                             'attempt', p_job.attempt, 'worker', p_job.worker,
                             'claimed_at', p_job.claimed_at,
                             'ended_at', least(p_job.lease_expires_at, pgq._now()),
-                            'error', left(p_error, 1000)
+                            'error', pgq._shorten(p_error, 1000)
                         ) end;
 end;
 comment on function pgq._remember(pgq.job, text) is

@@ -52,18 +52,20 @@ end
 $$;
 comment on function pgq._check_length(text, text, integer) is 'Raises 22023; null passes.';
 
-create function pgq._shorten(p_error text)
+create function pgq._shorten(p_error text, p_max integer default 20000)
 returns text
 language plpgsql
 immutable
 as $$
 begin
-    if octet_length(p_error) <= 20000 or length(p_error) <= 20000 then
+    if octet_length(p_error) <= p_max or length(p_error) <= p_max then
         return p_error;
     end if;
-    return left(p_error, 10000) || format(' [%s characters] ', length(p_error) - 20000)
-        || right(p_error, 10000);
+    return left(p_error, p_max / 2) || format(' [%s characters] ', length(p_error) - p_max)
+        || right(p_error, p_max / 2);
 end
 $$;
-comment on function pgq._shorten(text) is
-'An error as it is kept: of more than 20000 characters the first and last 10000.';
+comment on function pgq._shorten(text, integer) is
+'An error as it is kept: of a long one the beginning and the end.
+
+The last line of a traceback of Python is the error.';

@@ -1,6 +1,6 @@
 /*
- * Public: pgq_schedule, pgq_unschedule, pgq_pause_schedule, pgq_resume_schedule. Ticks fire what is
- * due: see feature/fire.sql.
+ * Public: pgq_schedule, pgq_unschedule, pgq_pause_schedule, pgq_resume_schedule, pgq_run_schedule.
+ * Ticks fire what is due: see feature/fire.sql.
  */
 
 create function pgq._save_schedule(p_new pgq.schedule, p_queue text)
@@ -188,6 +188,53 @@ Errors:
 
 * 22004: the name is null.
 * 22023: the server no longer knows the time zone of the schedule.';
+
+create function @extschema@.pgq_run_schedule(name text)
+returns bigint
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    v_schedule pgq.schedule;
+    v_queue text;
+begin
+    perform pgq._check_not_null('name', name is null);
+    select s.* into v_schedule
+      from pgq.schedule s
+     where s.name = pgq_run_schedule.name and pgq._may(s.queue_id, 'manage');
+    if not found then
+        return null;
+    end if;
+    select q.name into v_queue from pgq.queue q where q.id = v_schedule.queue_id;
+    perform pgq._check_bounds(v_schedule.queue_id, array[v_schedule.payload], 1);
+    return (
+        select (pgq._add_jobs(
+                   t, array[v_schedule.payload], null, null, v_schedule.max_attempts,
+                   pgq._headers_of(v_schedule.headers, v_schedule.name, pgq._now()), null, false
+               ))[1]
+          from pgq._target(v_queue, v_schedule.priority, null, v_schedule.max_attempts, null) t
+    );
+end
+$$;
+revoke all on function @extschema@.pgq_run_schedule(text) from public;
+comment on function @extschema@.pgq_run_schedule(text) is
+'Adds the job of a schedule now, in the caller''s transaction. Returns its id.
+
+The next time of the schedule stays. A paused schedule can be run, too. The header
+pgq_scheduled_at of the job is the time of the call.
+
+* Returns null if there is no such schedule.
+
+Errors:
+
+* 22004: the name is null.
+* 53400: the queue has max_ready jobs.
+* 54000: the payload is longer than the max_payload of the queue.';
 
 create function @extschema@.pgq_unschedule(name text)
 returns boolean

@@ -70,7 +70,8 @@ The columns are those of pgq_job, and expires_at, finished_at, result and histor
 queue, and use pgq_get for an id: a scan reads all jobs.
 
 * history: the last ten attempts that failed or lost their lease, oldest first. Each has attempt,
-  worker, claimed_at, ended_at and the first 1,000 characters of the error. Null: none failed.
+  worker, claimed_at, ended_at and the error: of more than 1,000 characters the first and the last
+  500. Null: none failed.
 
 Under REPEATABLE READ and SERIALIZABLE the view leaves out jobs that maintenance has moved since
 the snapshot. pgq_get raises 40001 for them.';

@@ -60,9 +60,8 @@ def measured(probes: Probes) -> Callable[[], Answer]:
     def task_of(job: Job[Any]) -> str:
         """Return the task that a job names, if the worker has it: anybody can think up others."""
         name = job.headers.get(TASK_HEADER) if isinstance(job.headers, dict) else None
-        tasks = probes.worker.tasks if probes.worker is not None else ()
-        is_known = any((task.queue, task.name) == (job.queue, name) for task in tasks)
-        return str(name) if is_known else ""
+        tasks = probes.worker.tasks_of(job.queue) if probes.worker is not None else ()
+        return str(name) if any(task.name == name for task in tasks) else ""
 
     async def measure(job: Job[Any], call_next: Endpoint) -> Any:
         task = task_of(job)

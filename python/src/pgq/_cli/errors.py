@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "pgq_queues": "pgq queues",
     "pgq_resume": "pgq resume",
     "pgq_resume_schedule": "pgq schedule resume",
+    "pgq_run_schedule": "pgq schedule run",
     "pgq_retry": "pgq retry",
     "pgq_retry_dead": "pgq retry --all",
     "pgq_schedule": "pgq schedule add",

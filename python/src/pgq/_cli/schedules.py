@@ -119,6 +119,16 @@ async def resume_schedule(client: Client, name: str) -> None:
     output.say(f"schedule {name} is resumed", schedule=name, paused=False)
 
 
+@schedule.command("run", cls=Command, examples="pgq schedule run nightly")
+@click.argument("name")
+@connected
+async def run_schedule(client: Client, name: str) -> None:
+    """Add the job of a schedule now; its next time stays."""
+    job_id = await client.admin().run_schedule(name)
+    _check(name, done=job_id is not None)
+    output.say(f"schedule {name} has added job {job_id}", schedule=name, job=job_id)
+
+
 def _check(name: str, *, done: bool) -> None:
     if not done:
         raise Failure(f"there is no schedule {name} that you may manage")

@@ -9,6 +9,7 @@ from typing import Final
 
 from pgq import _sql
 from pgq._calls import Connection
+from pgq._errors import NotPermitted
 from pgq._queue import Queue
 from pgq._worker.config import Prefix
 from pgq._worker.link import Link, backoff, pause
@@ -54,7 +55,7 @@ class Finder:
         self._stopping = stopping
 
     async def look(self) -> None:
-        """Look once; raises NotPermitted without the privilege "observe" on any queue."""
+        """Look once; raises NotPermitted without the privilege "observe" on some queue."""
         if self._prefixes:
             look = partial(self._names.beginning_with, self._prefixes)
             self._found(await self._link.run(look))
@@ -66,6 +67,8 @@ class Finder:
             await pause(self._stopping, _FIND_SECONDS)
             try:
                 await self.look()
+            except NotPermitted:
+                self._found(set())  # the privilege went with the last queue; it may come back
             except Exception as exc:
                 seconds = max(next(pauses), self._link.shut_for())
                 if not self._link.may_recover(exc, seconds):

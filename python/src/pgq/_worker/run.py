@@ -76,6 +76,7 @@ class Run:
     ) -> None:
         self._settings = settings
         self._pool = pool
+        self._until_idle = until_idle
         self._queue = new_queue(Queue)  # for calls that name a job, not a queue
         self._new_queue = new_queue
         self._consumers = consumers
@@ -172,6 +173,8 @@ class Run:
             for intake in self._intakes:
                 await self._claims.run(intake.queue.channel)
             await self._finder.look()
+            if self._until_idle and not self._intakes:
+                return
             self._has_started = True
             log.info("worker %s has started", name, extra=about_worker(name))
             await self._work()

@@ -32,6 +32,7 @@ from pgq._worker.config import (
     Prefix,
     Sessions,
     Settings,
+    consumer_of,
 )
 from pgq._worker.health import Health
 from pgq._worker.heartbeat import Connect, connect_like, name_of_pool
@@ -193,6 +194,11 @@ class Worker:
         return tuple(
             task for consumer in self._consumers.values() for task in consumer.tasks.values()
         )
+
+    def tasks_of(self, queue: str) -> tuple[Task[Any, Any], ...]:
+        """The tasks that it handles in a queue, which may be one of a prefix."""
+        consumer = consumer_of(self._consumers, queue)
+        return () if consumer is None else tuple(consumer.tasks.values())
 
     def health(self) -> Health:
         """Return how it is; it may be called in any thread, also while the event loop is blocked.
