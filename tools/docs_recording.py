@@ -1,4 +1,6 @@
-"""Writes docs/demo.svg, a recording of `make demo`: its lines appear in the time that they took.
+"""Writes docs/demo.svg, a recording of `make demo`: its lines appear one after the other.
+
+The pauses between them are as they were, but for long ones, which are shortened.
 
     .venv/bin/python tools/docs_recording.py
 """
@@ -21,6 +23,7 @@ PYTHON: Final = sys.executable
 COMMAND: Final = [PYTHON, "tools/pgserver.py", "--", PYTHON, "-u", "demo"]
 WIDTH: Final = 96
 SHORTEST_SECONDS: Final = 0.4  # between two lines, to read them
+LONGEST_SECONDS: Final = 2.0
 
 STYLE: Final = """
     @keyframes appear { to { opacity: 1; } }
@@ -47,12 +50,14 @@ def draw(lines: list[tuple[float, str]]) -> str:
     """Return the picture of a terminal in which the lines appear one after the other."""
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text("$ make demo"))
-    times = [0.0]
+    times, before = [0.0], 0.0
     for seconds, line in lines:
         rows = Text(line).wrap(console, WIDTH) or [Text("")]
         for row in rows:
             console.print(row)
-        times += [max(seconds, times[-1] + SHORTEST_SECONDS)] * len(rows)
+        pause = min(max(seconds - before, SHORTEST_SECONDS), LONGEST_SECONDS)
+        times += [times[-1] + pause] * len(rows)
+        before = seconds
     svg = console.export_svg(title="make demo", theme=MONOKAI, unique_id="demo")
     # A page that shows the picture loads no fonts from elsewhere.
     svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
