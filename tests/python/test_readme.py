@@ -141,20 +141,21 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     digest = hashlib.sha256(Path(hashlib.__file__).read_bytes()).hexdigest()
     assert lines[:2] == ["ready", "True"], "the job was cancelled before it began"
     assert lines[2] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
-    assert lines[6:9] == ["1", "default: {'n': 1}", "3"]
+    assert lines[6:9] == ["1", "default: {'n': 1}", "tenant.ada {'n': 1}"]
+    assert lines[9] == "3"
     progress = "Progress(total=3, pending=0, completed=2, dead=1, cancelled=0, unknown=0)"
-    assert (lines[9], lines[11]) == (f"mailboxes {progress}", progress)
-    assert lines[10].endswith("there is no such mailbox"), "what did not complete is told"
-    assert lines[12] == digest
-    assert lines[13].endswith("sue@example.org")
-    assert lines[14] == "tenant: acme"
-    assert lines[15].endswith("zoe@example.org")
-    assert lines[16] == "completed"
-    sent, handled, processed = lines[17:20]
+    assert (lines[10], lines[12]) == (f"mailboxes {progress}", progress)
+    assert lines[11].endswith("there is no such mailbox"), "what did not complete is told"
+    assert lines[13] == digest
+    assert lines[14].endswith("sue@example.org")
+    assert lines[15] == "tenant: acme"
+    assert lines[16].endswith("zoe@example.org")
+    assert lines[17] == "completed"
+    sent, handled, processed = lines[18:21]
     assert (sent, processed) == ("send emails", "process emails")
     assert handled.endswith("eve@example.org")
-    assert lines[20:] == [sent, lines[21], processed, "queue.process send_email emails"]
-    assert lines[21].endswith("eve@example.org")
+    assert lines[21:] == [sent, lines[22], processed, "queue.process send_email emails"]
+    assert lines[22].endswith("eve@example.org")
     assert (
         run_sql(environment, "select * from signup")
         == f"ada@example.org\neve@example.org\nbob@example.org\n{digest}\nsue@example.org\n"
