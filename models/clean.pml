@@ -1,7 +1,7 @@
 /*
  * Slot 0 is cleaned: a tick announces slot 1 as its successor, moves the job, and truncates slot 0.
  * Meanwhile one session claims the job and completes it with its receipt, another claims and raises
- * the floor of the slot that is filled. See core/rotate.sql and core/settle.sql.
+ * the floor of the slot that is filled. See core/clean.sql and core/settle.sql.
  *
  * The job has number 1. A floor of 2 in slot 1 stands for a higher number that was claimed there.
  */

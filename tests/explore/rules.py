@@ -528,6 +528,7 @@ def cancel(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
 
 def move(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Give a job that is not active another priority or time; one of a group is refused."""
+    yield from _missing(view, answer)
     (name,) = call.names
     job = view.jobs.get(name)
     if name in view.held:

@@ -4,16 +4,18 @@
  *
  * Jobs up to "floor" are finished or leased: claims begin there. Jobs up to "base" are finished:
  * ticks begin there, and lower the floor below what has become claimable: the job of an expired
- * lease, or of a late commit. A position is an appended row; the one with the highest n counts.
+ * lease, or of a late commit. So does a release, in its own transaction. A position is an appended
+ * row; the one with the highest n counts.
  *
  * Why a position may pass a number: whoever adds a job has its transaction id, and its lock on the
  * slot, before it draws the number. So all numbers up to "mark" (the last one drawn) belong to
  * transactions below an id that is drawn after mark was read. That id is the xmin of the row.
  * A claim inserts it in a subtransaction: its own transaction may have had its id long before.
- *   - floor passes mark when no running transaction is below that id. Transactions that are older
- *     than one or two seconds (below pgq.xid_old) are not waited for: what they commit below the
- *     floor is found by a tick.
- *   - base passes mark when no transaction below that id has a lock on the slot for writing.
+ *   - floor may rise up to the mark of the row before when no running transaction is below that
+ *     id. Transactions that are older than one or two seconds (below pgq.xid_old) are not waited for:
+ *     what they commit below the floor is found by a tick.
+ *   - base may rise up to the same mark when no transaction below that id has a lock on the slot
+ *     for writing.
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
  * floor, so a rollback finds it above the floor.
  *

@@ -1,7 +1,7 @@
 /*
  * Ticks: expired leases, what falls due, rotation, retention. A tick runs about twice a second for
- * all sessions together, and when the next job is due: an ordinary call queues it for its commit,
- * see core/commit.sql. So none of its locks outlives the commit.
+ * all sessions together, and when the next job is due: a claim, a heartbeat or pgq_wait queues it
+ * for its commit, see core/commit.sql. So none of its locks outlives the commit.
  *
  * A tick waits for no row (SKIP LOCKED), and for no table (NOWAIT) but to empty a parked slot: for
  * 10 ms. What fails is tried again by the next tick. It runs under READ COMMITTED only: each

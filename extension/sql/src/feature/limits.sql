@@ -7,8 +7,8 @@
  * the lock: so none is used twice, and a claim that is rolled back has used none.
  *
  * A permit to be active is in use while the job that took it lives with the token of that claim. It
- * comes back with the job when that completes, fails, is released, cancelled, or claimed again
- * after its lease has expired. Ticks take all expired leases of such queues back.
+ * comes back with the job when that completes, fails, is released or cancelled, or when a tick
+ * takes its expired lease back.
  *
  * Permits to start are the rate limit as a token bucket. The time is divided into moments of
  * rate_interval / rate_limit each; every moment that begins gives one start, which is good until

@@ -1,6 +1,6 @@
 /*
- * Claims that are not the ordinary case: where permits are needed, where one job is meant, and
- * where priorities age.
+ * Claims that are not the ordinary case: where permits are needed, and where one job is meant. And
+ * the order of lanes where priorities age, for the ordinary claim.
  */
 
 create function pgq._lease(

@@ -66,7 +66,8 @@ revoke all on function @extschema@.pgq_release(bigint, bigint, interval) from pu
 comment on function @extschema@.pgq_release(bigint, bigint, interval) is
 'Gives a job back in the caller''s transaction. The attempt does not count.
 
-The job is ready at once, or after delay. If pgq_cancel was called for the job, it is cancelled.
+The job is ready at once, or after delay; claims that pass by its slot find it after the next tick.
+If pgq_cancel was called for the job, it is cancelled.
 
 * Returns false if the lease is lost. Then nothing was changed.
 
@@ -114,7 +115,7 @@ A worker calls it when the answer to a claim may be lost. Another program may ca
 worker that has ended. Jobs come back as by pgq_release.
 
 The call does not see a claim that is still under way: call it once more. It looks at the first
-10,000 live jobs of each priority in each of six tables.
+10,000 live jobs of each priority in each of four tables.
 
 * tokens: of all jobs that the worker has begun and not ended. Jobs with other tokens are given
   back.

@@ -131,7 +131,7 @@ Errors:
 * 23505: a live job of the new queue has its dedupe key.
 * 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
 * 42501: the privilege to enqueue into the new queue is missing.
-* 42704: there is no such queue.
+* 42704: there is no such queue, or the queue of the job is dropped meanwhile.
 * 53400: the new queue has max_ready jobs.
 * 54000: the payload is longer than max_payload of the new queue, or the queue has 1,000 other
   priorities.

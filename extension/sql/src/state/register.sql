@@ -28,7 +28,7 @@ begin
 end
 $unlogged$;
 comment on sequence pgq.last_tick is 'When (ms since 1970) the last tick ran.';
-comment on sequence pgq.xid_recent is 'The next transaction id at the last tick.';
+comment on sequence pgq.xid_recent is 'The next transaction id at a tick, once a second.';
 comment on sequence pgq.xid_old is 'The xid_recent before that, at least a second ago.';
 comment on sequence pgq.xid_shifted is 'When (ms since 1970) these two were set.';
 comment on sequence pgq.home is 'What pgq._home() was when tokens were skipped last.';
