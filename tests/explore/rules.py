@@ -531,13 +531,14 @@ def move(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     yield from _missing(view, answer)
     (name,) = call.names
     job = view.jobs.get(name)
+    if job is not None and job.state == "active":
+        yield from _if(answer is False, view.mine)  # it waits for nobody
     if name in view.held:
         return
     if job is None or job.state not in LIVE:
         yield from _if(answer is False, view.mine)
         return
     if job.state == "active":
-        yield from _if(answer is False, view.mine)
         if not view.over(job):
             return
         job = _taken_back(job, view)

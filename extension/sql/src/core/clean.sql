@@ -1,11 +1,11 @@
 /*
  * Cleaning, as in a log-structured store. One slot of the ring is always free. When the head is
- * full and no other slot is free, the two neighbours with the fewest jobs are cleaned: their jobs
- * move to the free slot, which stands behind them in the order. The last ones move first. So claims
- * go on at the front, with the positions of the old slots, and meet few of the moved jobs before
- * the new slot has positions. The jobs keep pos, lease and receipt. Pairs are cleaned only when they
- * and the head hold as much garbage as there is to move. A slot that has grown past twice what its
- * jobs need, plus p_limit, is cleaned alone.
+ * full and no other slot is free, the two neighbours with the fewest jobs are cleaned: their
+ * jobs move to the free slot, which stands behind them in the order. The last ones move first.
+ * So claims go on at the front, with the positions of the old slots, and meet few of the moved
+ * jobs before the new slot has positions. The jobs keep pos, lease and receipt. Pairs are
+ * cleaned only when they and the head hold as much garbage as there is to move. A slot that has
+ * grown past twice what its jobs need, plus p_limit, is cleaned alone.
  *
  * A tick moves 1,000 jobs and waits for none. Jobs that somebody has locked stay; if no slot is
  * free meanwhile, one more is moved to the same one. If that one stands behind, its first jobs move

@@ -12,8 +12,8 @@
  * transactions below an id that is drawn after mark was read. That id is the xmin of the row.
  * A claim inserts it in a subtransaction: its own transaction may have had its id long before.
  *   - floor may rise up to the mark of the row before when no running transaction is below that
- *     id. Transactions that are older than one or two seconds (below pgq.xid_old) are not waited for:
- *     what they commit below the floor is found by a tick.
+ *     id. Transactions that are older than one or two seconds (below pgq.xid_old) are not waited
+ *     for: what they commit below the floor is found by a tick.
  *   - base may rise up to the same mark when no transaction below that id has a lock on the slot
  *     for writing.
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
