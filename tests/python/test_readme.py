@@ -185,7 +185,7 @@ def test_make_help_tells_of_each_target() -> None:
 def test_the_make_targets_exist() -> None:
     shell = "\n".join(snippets(README, "sh"))
     named = set(re.findall(r"^(?:sudo )?make ([a-z-]+)", shell, re.MULTILINE))
-    assert named == {"all", "demo", "dist", "install", "test"}
+    assert named == {"all", "demo", "dev-setup", "dist", "install", "test"}
     assert named <= set(list_make_targets())
 
 
