@@ -528,11 +528,14 @@ def cancel(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
 
 def move(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Give a job that is not active another priority or time; one of a group is refused."""
-    yield from _missing(view, answer)
     (name,) = call.names
     job = view.jobs.get(name)
+    yield from _missing(view, answer)
+    # It waits for nobody where a look tells.
     if job is not None and job.state == "active":
-        yield from _if(answer is False, view.mine)  # it waits for nobody
+        yield from _if(answer is False, view.mine)
+    elif job is not None and job.state in LIVE and job.group is not None:
+        yield from refused(view, answer, "0A000")
     if name in view.held:
         return
     if job is None or job.state not in LIVE:
