@@ -145,6 +145,7 @@ select setval(s.new, pg_sequence_last_value(s.old))
 -- One kind after the other, not with "cascade": it fails if others have built upon them.
 do $drop$
 declare
+    v_owner constant name := current_user;
     v_do text;
 begin
     for v_do in
@@ -175,7 +176,14 @@ begin
                ) d (place, what, names)
          order by d.place
     loop
-        execute v_do;
+        -- After pg_upgrade the extension belongs to the superuser who has run that.
+        if v_do like 'alter extension %' then
+            perform set_config('role', current_setting('pgq.updater'), true);
+            execute v_do;
+            perform set_config('role', v_owner, true);
+        else
+            execute v_do;
+        end if;
     end loop;
 end
 $drop$;

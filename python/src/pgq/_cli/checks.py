@@ -168,6 +168,12 @@ async def check_obstacles(case: Case) -> AsyncGenerator[Finding]:
         advice = "Have pgq_grant('*', role, '{observe}') called"
         detail = "the role may not observe all queues: it cannot see them"
         yield Finding("obstacles", "warning", detail, advice)
+    elif not held_up and any(
+        row["subject"] == "sessions" and row["status"] != "ok" for row in facts.health
+    ):
+        advice = "Grant pg_read_all_stats to the owner of pgq"
+        detail = "it cannot be known whether anybody is in the way of rotation or vacuum"
+        yield Finding("obstacles", "warning", detail, advice)
     elif not held_up:
         oldest = wording.age(case.limits.transaction_age)
         detail = f"nobody is in the way of rotation or vacuum for more than {oldest}"
