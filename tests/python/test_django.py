@@ -289,6 +289,67 @@ def test_tasks_pass_through_the_middleware_of_enqueues(monkeypatch: pytest.Monke
     assert list_of("select headers ->> 'caller' from pgq_jobs") == ["ada", "ada"]
 
 
+def test_what_is_refused_before_the_server_knows_leaves_the_transaction_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_enqueue, "middleware", [])
+
+    @pgq.enqueue_middleware
+    async def refuse(new: pgq.NewJobs, call_next: pgq.Enqueue) -> Sequence[pgq.JobId]:
+        if new.payloads[0]["args"] == [13]:
+            raise PermissionError
+        return await call_next(new)
+
+    wrong: Any = object()
+    with transaction.atomic():
+        kept = add.enqueue(1)
+        with pytest.raises(PermissionError):
+            add.enqueue(13)
+        with pytest.raises(TypeError):
+            add.enqueue(wrong)
+        assert add.enqueue(2).id > kept.id
+    with pytest.raises(PermissionError):
+        add.enqueue(13)
+    assert [job.payload["args"] for job in Job.objects.order_by("id")] == [[1], [2]]
+
+
+def test_a_task_joins_a_transaction_without_autocommit() -> None:
+    sql("select 1")
+    connection.set_autocommit(False)
+    try:
+        add.enqueue(1)
+        connection.rollback()
+        add.enqueue(2)
+        connection.commit()
+    finally:
+        connection.set_autocommit(True)
+    assert [job.payload["args"] for job in Job.objects.all()] == [[2]]
+
+
+def test_a_role_that_may_not_look_is_told_and_enqueues_nothing(server: Server) -> None:
+    sql("select pgq_create_queue('other')::text")
+    sql("create role clerk login; select pgq_grant('default', 'clerk', '{enqueue}')")
+    sql("select pgq_grant('other', 'clerk', '{observe}')")
+    owner = connection.settings_dict["USER"]
+    try:
+        connection.close()
+        connection.settings_dict["USER"] = "clerk"
+        for around in (contextlib.nullcontext(), transaction.atomic()):
+            with contextlib.suppress(transaction.TransactionManagementError), around:
+                with pytest.raises(pgq.NotPermitted, match="cannot be looked at") as caught:
+                    add.enqueue(1)
+                assert "pgq_grant('default', role, '{enqueue, observe}')" in str(caught.value.hint)
+        assert pgq.django.Queue().enqueue("plain") == 3
+        connection.close()
+        connection.settings_dict["USER"] = owner
+        assert [job.payload for job in Job.objects.all()] == ["plain"]
+    finally:
+        connection.close()
+        server.psql(
+            "drop owned by clerk; drop role clerk", database=connection.settings_dict["NAME"]
+        )
+
+
 def test_priority_and_run_after_are_those_of_the_job() -> None:
     later = timezone.now() + timedelta(hours=1)
     result: Any = add.using(priority=7, run_after=later).enqueue(1)

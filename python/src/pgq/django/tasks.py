@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from pgq._errors import InvalidPayload, UnknownTask
+from pgq._errors import InvalidPayload, NotPermitted, UnknownTask
 from pgq._models import Job, JobSnapshot, JobState
 from pgq._task import TASK_HEADER
-from pgq.django import Queue
+from pgq.django import DjangoDriver, Queue
 from pgq.django._names import (
     BaseTaskBackend,
     Task,
@@ -72,20 +73,38 @@ class PgqBackend(BaseTaskBackend):
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Enqueue a task, in the transaction that is open on Django's connection."""
         self.validate_task(task)
+        payload = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
         queue = Queue(task.queue_name, using=self.database)
-        with transaction.atomic(using=self.database, savepoint=False):  # no worker is faster
+        with self._transaction():  # no worker is faster
             job_id = queue.enqueue(
-                {"args": normalize_json(args), "kwargs": normalize_json(kwargs)},
+                payload,
                 priority=task.priority,
                 run_at=_aware(task.run_after),
                 max_attempts=self.max_attempts,
                 headers={TASK_HEADER: task.module_path},
             )
             job = queue.get(job_id)
-        assert job is not None
+            if job is None:
+                self._refuse(task.queue_name)
         result = self.result_of(job, task, job.state)
         signals.task_enqueued.send(type(self), task_result=result)
         return result
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """Return a transaction, or nothing where one is open.
+
+        An inner `atomic` would end the open one for what is refused before the server knows of it.
+        """
+        if DjangoDriver(self.database).is_in_transaction():
+            return nullcontext()
+        return transaction.atomic(using=self.database)
+
+    def _refuse(self, queue: str) -> NoReturn:
+        with transaction.atomic(using=self.database, savepoint=False):  # the job is rolled back
+            raise NotPermitted(
+                f'a task of queue "{queue}" cannot be looked at, and its result is needed',
+                hint=f"select pgq_grant('{queue}', role, '{{enqueue, observe}}')",
+            )
 
     def get_result(self, result_id: str) -> TaskResult:
         """Look at a task that was enqueued, in any process."""
