@@ -763,6 +763,11 @@ def test_the_admin_shows_jobs_and_queues(site: Client) -> None:
     assert listed(state__exact="completed") == [first.id]
     assert listed(queue="default") == [first.id, second.id]
     assert listed(queue="none") == []
+    assert listed(cancel_requested__exact="0") == [first.id, second.id]
+    assert listed(cancel_requested__exact="1") == []
+    tomorrow = timezone.now() + timedelta(days=1)
+    assert listed(enqueued_at__lt=tomorrow.isoformat()) == [first.id, second.id]
+    assert listed(enqueued_at__gte=tomorrow.isoformat()) == []
     assert listed(q="django.fail") == [second.id]
     assert listed(q="the reason") == [second.id]
     assert first.id in listed(q=first.id)
@@ -781,12 +786,27 @@ def test_the_admin_retries_and_cancels_what_is_selected(site: Client) -> None:
         queue.fail(job, retryable=False)
     queue.enqueue(4, dedupe_key="k")
     shown = act(site, "retry_jobs", dead, twin, ready)
-    assert "1 jobs were retried" in shown
+    assert "1 job is ready again." in shown
     assert f"Job {dead}: " in shown, "another live job has its key"
     assert Job.objects.get(id=twin).state == "ready"
-    assert "2 jobs were cancelled" in act(site, "cancel_jobs", twin, ready)
+    assert "2 jobs are cancelled." in act(site, "cancel_jobs", twin, ready)
     assert Job.objects.get(id=ready).state == "cancelled"
     assert sql("select count(*) from django_admin_log") == 3
+
+
+def test_the_admin_tells_of_active_jobs_that_are_to_be_cancelled(site: Client) -> None:
+    login(site, "view_job", "cancel_job")
+    queue = pgq.django.Queue()
+    active, done, ready = (queue.enqueue(n) for n in range(3))
+    for job in queue.dequeue(2):
+        if job.id == done:
+            queue.complete(job)
+    shown = act(site, "cancel_jobs", active, done, ready)
+    assert "1 job is cancelled." in shown
+    assert "1 job is asked to stop." in shown
+    assert Job.objects.get(id=active).cancel_requested
+    noted = "select object_id || ': ' || change_message from django_admin_log order by 1"
+    assert list_of(noted) == [f"{active}: It is asked to stop.", f"{ready}: It is cancelled."]
 
 
 @pytest.mark.parametrize(("permission", "action"), [("retry", "cancel"), ("cancel", "retry")])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from django.contrib import admin, messages
 from django.db import transaction
@@ -12,6 +13,7 @@ from django.http import HttpRequest
 
 import pgq.django
 from pgq._errors import Error
+from pgq._operate.wording import jobs_are
 from pgq._sync import SyncQueue
 from pgq.django.models import Job, Queue
 
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     _Base: TypeAlias = admin.ModelAdmin[Any]
 else:  # it is generic in its stubs only
     _Base = admin.ModelAdmin
+
+# What becomes of jobs.
+_READY: Final = "ready again"
+_CANCELLED: Final = "cancelled"
+_ASKED: Final = "asked to stop"
 
 
 class _ReadOnly(_Base):
@@ -91,33 +98,50 @@ class JobAdmin(_ReadOnly):
     @admin.action(description="Retry selected dead jobs", permissions=["retry"])
     def retry_jobs(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
         """Make the dead ones of the jobs ready again."""
-        self._each(request, jobs, "retried", SyncQueue.retry)
+        self._each(request, jobs, _READY, _retry)
 
     @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel_jobs(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
         """Cancel the live ones of the jobs, and have workers told of those that are active."""
-        self._each(request, jobs, "cancelled", SyncQueue.cancel)
+        self._each(request, jobs, _CANCELLED, _cancel)
 
     def _each(
         self,
         request: HttpRequest,
         jobs: QuerySet[Job],
-        done: str,
-        call: Callable[[SyncQueue, int], bool],
+        wanted: str,
+        call: Callable[[SyncQueue, int], str | None],
     ) -> None:
+        """Change each job, log it, and tell how many are as wanted, or have become something else.
+
+        Args:
+            call: returns what the job is then; None if it stays as it was.
+        """
         queue = pgq.django.Queue(using=jobs.db)
-        number = 0
+        numbers = Counter({wanted: 0})
         for job in jobs:
             try:
                 with transaction.atomic(using=jobs.db):
-                    changed = call(queue, job.id)
+                    become = call(queue, job.id)
             except Error as exc:
                 self.message_user(request, f"Job {job.id}: {exc}", messages.ERROR)
                 continue
-            if changed:
-                number += 1
-                self.log_change(request, job, f"Was {done}.")
-        self.message_user(request, f"{number} jobs were {done}.", messages.SUCCESS)
+            if become is not None:
+                numbers[become] += 1
+                self.log_change(request, job, f"It is {become}.")
+        for become, number in numbers.items():
+            self.message_user(request, f"{jobs_are(number)} {become}.", messages.SUCCESS)
+
+
+def _retry(queue: SyncQueue, job_id: int) -> str | None:
+    return _READY if queue.retry(job_id) else None
+
+
+def _cancel(queue: SyncQueue, job_id: int) -> str | None:
+    if queue.cancel(job_id):
+        return _CANCELLED
+    job = queue.get(job_id)
+    return _ASKED if job is not None and job.state == "active" else None
 
 
 @admin.register(Queue)
