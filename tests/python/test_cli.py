@@ -765,6 +765,19 @@ def test_jobs_are_moved_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -
     assert pgq.ok("move", "--queue", "bulk", "--to", "default", "--yes") == "2 jobs are moved\n"
 
 
+def test_a_job_that_the_new_queue_refuses_keeps_no_other_back(pgq: Cli, sql: Sql) -> None:
+    sql("select pgq_create_queue('small', max_payload => 10, max_ready => 1)")
+    long, first, second = (
+        int(sql(f"select pgq_enqueue('{payload}')")) for payload in ('"too long a text"', "1", "2")
+    )
+    result = pgq.run("move", "--queue", "default", "--to", "small", "--yes", "--json")
+    assert json.loads(result.stdout) == {"moved": [first], "refused": [long, second]}
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        f"job {long}",
+        f"job {second}",
+    ]
+
+
 def test_live_jobs_are_cancelled_by_what_they_are_like_after_a_look(pgq: Cli, sql: Sql) -> None:
     fill(sql)
     added = sql(
