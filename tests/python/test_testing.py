@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 import pgq
 import pytest
-from pgq import testing
+from pgq import _enqueue, testing
 
 from .sessions import Connection
 
@@ -110,6 +110,31 @@ async def test_nothing_runs_outside_the_block_or_for_other_queues(
     handle = await send.enqueue(Email("ada"), connection=connection)
     assert await state(connection, other_id) == ("ready", 0)
     assert await state(connection, handle.id) == ("ready", 0)
+
+
+async def test_jobs_run_in_queues_of_a_prefix_and_in_those_that_middleware_chooses(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_enqueue, "middleware", [])
+    worker = pgq.Worker()
+    seen: list[tuple[str, Any]] = []
+
+    @worker.handler(pgq.Prefix("mail."))
+    async def handle(job: pgq.Job) -> None:
+        seen.append((job.queue, job.payload))
+
+    @pgq.enqueue_middleware
+    async def sort(new: pgq.NewJobs, call_next: pgq.Enqueue) -> Sequence[pgq.JobId]:
+        names = {"urgent": "mail.urgent", "spam": "spam"}
+        return await call_next(dataclasses.replace(new, queue=names.get(new.queue, new.queue)))
+
+    for name in ("mail.a", "mail.urgent", "spam"):
+        await pgq.Admin(connection).create_queue(name)
+    with testing.inline(worker):
+        for name in ("mail.a", "urgent", "spam"):
+            await pgq.Queue(connection, name).enqueue(name)
+        await pgq.Queue(connection, "urgent").enqueue_many(["both"])
+    assert seen == [("mail.a", "mail.a"), ("mail.urgent", "urgent"), ("mail.urgent", "both")]
 
 
 async def test_the_handler_gets_the_job_as_it_was_claimed(

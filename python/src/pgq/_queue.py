@@ -28,12 +28,13 @@ from pgq._models import (
 )
 from pgq._rows import Loads, jobs_of, read_json
 
-OnEnqueued: TypeAlias = "Callable[[Queue, Any, Sequence[JobId]], Awaitable[None]]"
+OnEnqueued: TypeAlias = Callable[[str, Any, Sequence[JobId]], Awaitable[None]]
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
 
-# Called with the jobs that were enqueued, before who enqueued them hears of it: see pgq.testing.
+# Called with the queue and the ids of jobs that were enqueued, before who enqueued them hears of it:
+# see pgq.testing.
 on_enqueued: ContextVar[OnEnqueued | None] = ContextVar("on_enqueued", default=None)
 
 
@@ -208,14 +209,22 @@ class Queue(Calls):
         headers: Mapping[str, Any] | None,
         connection: Connection | None,
     ) -> list[JobId]:
+        added: list[tuple[str, Sequence[JobId]]] = []  # middleware may choose another queue
+
+        async def send_and_note(new: NewJobs) -> Sequence[JobId]:
+            ids = await send(new)
+            added.append((new.queue, ids))
+            return ids
+
         new = NewJobs(queue=self.name, payloads=payloads, headers=headers or {})
-        ids = [*await sent(send, new)]
+        ids = [*await sent(send_and_note, new)]
         call = on_enqueued.get()
         executor = self._executor if connection is None else connection
         if call is not None and (
             isinstance(executor, SessionDriver) or not isinstance(executor, Driver)
         ):
-            await call(self, executor, ids)
+            for queue, those in added:
+                await call(queue, executor, those)
         return ids
 
     # Consume

@@ -14,7 +14,8 @@ import asyncpg
 
 from pgq._driver import SessionDriver, Statement
 from pgq._models import Job, JobId, JobState, Token
-from pgq._queue import DEFAULT_TIMEOUT, Queue, on_enqueued
+from pgq._queue import DEFAULT_TIMEOUT, on_enqueued
+from pgq._worker.config import consumer_of
 from pgq._worker.worker import Worker
 
 __all__ = ["inline", "job"]
@@ -55,13 +56,15 @@ def inline(worker: Worker, *, raise_errors: bool = True) -> Generator[list[Excep
     entered = copy_context()
     claimed: set[tuple[str, JobId]] = set()  # with their database: each test may have its own
 
-    async def run(queue: Queue, executor: Any, ids: Sequence[JobId]) -> None:
+    consumers = worker._consumers  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    async def run(queue: str, executor: Any, ids: Sequence[JobId]) -> None:
         pending: deque[tuple[JobId, Any]] = deque()
         first = executor
         database = await _database(first)
 
-        async def add(queue: Queue, executor: Any, ids: Sequence[JobId]) -> None:
-            if queue.name in worker.queues:
+        async def add(queue: str, executor: Any, ids: Sequence[JobId]) -> None:
+            if consumer_of(consumers, queue) is not None:
                 pending.extend((job_id, executor) for job_id in ids)
 
         await add(queue, executor, ids)
