@@ -8,6 +8,7 @@ from typing import Any, Final
 import asyncpg
 import pgq
 import pytest
+from pgq import testing
 
 pytestmark = pytest.mark.server
 
@@ -117,3 +118,30 @@ async def test_a_plain_job_is_at_the_end_of_no_batch(pool: asyncpg.Pool[Any]) ->
     assert job is not None
     with pytest.raises(pgq.InvalidArgument, match="does not run at the end of a batch"):
         pgq.Batch.of(pool, job)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ([[1, 10**12]], "at most 1000000 jobs, not 1000000000000$"),
+        ([[1, 600_000]] * 2, "at most 1000000 jobs"),
+        ([1], "pgq_batch of job 1: Expected `array`"),
+        ("1-3", "pgq_batch of job 1: Expected `array`"),
+        ([[1, 2, 3]], "pgq_batch of job 1: Expected `array` of length 2"),
+        ([[1, None]], "pgq_batch of job 1: Expected `int`"),
+    ],
+)
+async def test_a_header_that_somebody_made_up_is_refused(header: Any, message: str) -> None:
+    nowhere: Any = None
+    job = testing.job(1, headers={"pgq_batch": header})
+    with pytest.raises(pgq.InvalidArgument, match=message):
+        pgq.Batch.of(nowhere, job)
+    backward = testing.job(1, headers={"pgq_batch": [[3, 1], [7, 8]]})
+    assert pgq.Batch.of(nowhere, backward).ids == (7, 8)
+
+
+async def test_a_batch_is_bounded() -> None:
+    nowhere: Any = None
+    assert len(pgq.Batch(nowhere, range(1, 1_000_001)).ids) == 1_000_000
+    with pytest.raises(pgq.InvalidArgument, match=r"at most 1000000 jobs, not 1000001$"):
+        pgq.Batch(nowhere, range(1, 1_000_002))

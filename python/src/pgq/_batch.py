@@ -6,19 +6,22 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from pgq import _sql
 from pgq._calls import Calls, Connection, Executor
 from pgq._driver import Driver
 from pgq._errors import InvalidArgument
-from pgq._models import Job, JobId, JobSnapshot
+from pgq._models import Job, JobId, JobSnapshot, readable
 from pgq._rows import Loads, jobs_of, read_json
 from pgq._task import EnqueueOptions, JobHandle
 
 AnyJob: TypeAlias = JobHandle[Any] | Job[Any] | int
 
 BATCH_HEADER: Final = "pgq_batch"
+_MOST: Final = 1_000_000  # jobs
 _LOOKS: Final = 1000  # jobs that one statement looks at
 
 
@@ -44,7 +47,7 @@ class Batch(Calls):
 
     Args:
         executor: a pool or connection to look with; the caller needs the privilege "observe".
-        jobs: the jobs, as handles, as jobs or as ids; each once.
+        jobs: the jobs, as handles, as jobs or as ids; each once, and at most a million.
         schema: where the pgq functions are, as in `Queue`.
         loads: reads JSON text, as in `Queue`.
     """
@@ -60,6 +63,7 @@ class Batch(Calls):
         super().__init__(executor, schema=schema)
         self._loads = loads
         self.ids: tuple[JobId, ...] = tuple(sorted({_id(job) for job in jobs}))
+        _check_size(len(self.ids))
 
     @classmethod
     def of(
@@ -73,12 +77,18 @@ class Batch(Calls):
         """Return the batch at whose end a job runs: its handler's, or as `Queue.get` saw it.
 
         Raises:
-            InvalidArgument: it runs at the end of none.
+            InvalidArgument: it runs at the end of none, or the header that says so is malformed:
+                whoever may enqueue can write any.
         """
-        ranges: object = (job.headers or {}).get(BATCH_HEADER)
-        if not isinstance(ranges, list):
+        headers = readable("headers", job.headers)
+        ranges = headers.get(BATCH_HEADER) if isinstance(headers, dict) else None
+        if ranges is None:
             raise InvalidArgument(f"job {job.id} does not run at the end of a batch")
-        pairs = cast("list[tuple[int, int]]", ranges)
+        try:
+            pairs = msgspec.convert(ranges, list[tuple[int, int]])
+        except msgspec.ValidationError as exc:
+            raise InvalidArgument(f"the header {BATCH_HEADER} of job {job.id}: {exc}") from exc
+        _check_size(sum(max(0, last - first + 1) for first, last in pairs))
         ids = (job_id for first, last in pairs for job_id in range(first, last + 1))
         return cls(executor, ids, schema=schema, loads=loads)
 
@@ -115,6 +125,11 @@ class Batch(Calls):
                 JobSnapshot, await self._fetch(connection, _sql.GET_MANY, ids), self._loads
             ):
                 yield job
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST:
+        raise InvalidArgument(f"a batch has at most {_MOST} jobs, not {size}")
 
 
 def _id(job: AnyJob) -> JobId:
