@@ -377,8 +377,9 @@ async def test_either_a_connection_or_a_session_is_needed(
         any_send.enqueue_sync("x", session=async_engine)
 
 
-def test_other_databases_and_drivers_are_not_supported() -> None:
-    engine = create_engine("sqlite://")
+@pytest.mark.parametrize("paramstyle", ["qmark", "pyformat"])  # the latter is that of pymysql
+def test_other_databases_and_drivers_are_not_supported(paramstyle: str) -> None:
+    engine = create_engine("sqlite://", paramstyle=paramstyle)
     with (
         Session(engine) as session,
         pytest.raises(pgq.NotSupported, match=r"not sqlite\+pysqlite$"),

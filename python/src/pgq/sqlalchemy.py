@@ -133,10 +133,11 @@ def _run(session: _Session, statement: Statement) -> Sequence[Row]:
 
 
 def _styled(statement: Statement, dialect: Dialect) -> tuple[str, Any]:
-    if dialect.paramstyle == "numeric_dollar":
-        return statement
-    if dialect.paramstyle == "pyformat":
-        return statement.pyformat()
+    if dialect.name == "postgresql":  # others have these styles, too
+        if dialect.paramstyle == "numeric_dollar":
+            return statement
+        if dialect.paramstyle == "pyformat":
+            return statement.pyformat()
     raise NotSupported(f"pgq knows asyncpg and psycopg, not {dialect.name}+{dialect.driver}")
 
 
