@@ -16,6 +16,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 import django
@@ -371,6 +372,8 @@ def test_a_task_that_fails_is_tried_again() -> None:
         assert (failed.status, failed.attempts) == ("READY", 1)
         assert failed.errors[0].exception_class is kind
         assert "Traceback" in failed.errors[0].traceback
+        assert "pgq/django/worker.py" not in failed.errors[0].traceback, "that is not of interest"
+    assert "in fail" in result.errors[0].traceback.splitlines()[1]
 
 
 @pytest.mark.usefixtures("once")
@@ -559,6 +562,15 @@ def test_a_worker_that_cannot_work_says_why(arguments: list[str], message: str) 
 def test_the_worker_connects_as_django_does(monkeypatch: pytest.MonkeyPatch) -> None:
     sql("create role shopkeeper; grant shopkeeper to current_user")
     options = {"options": "-c search_path=pg_catalog", "assume_role": "shopkeeper", "pool": False}
+    known = {
+        "sslpassword": "secret",
+        "sslnegotiation": "postgres",
+        "ssl_min_protocol_version": "TLSv1.2",
+        "ssl_max_protocol_version": "TLSv1.3",
+        "krbsrvname": "postgres",
+        "gsslib": "gssapi",
+    }
+    options |= known
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
 
     async def look() -> Any:
@@ -570,7 +582,9 @@ def test_the_worker_connects_as_django_does(monkeypatch: pytest.MonkeyPatch) -> 
         await found.close()
         return tuple(answer or ())
 
+    # asyncpg takes what it does not know for settings, which the server would refuse.
     answer = asyncio.run(look())
+    assert known.items() <= dict(parse_qsl(urlsplit(worker_dsn("default")).query)).items()
     database = connection.settings_dict["NAME"]
     assert answer == ("shopkeeper", "pg_catalog", "pgq_worker", database)
     monkeypatch.undo()

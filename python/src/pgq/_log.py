@@ -20,7 +20,7 @@ log: Final = logging.getLogger("pgq")
 # Of those of a worker on several databases, the one that a record is about.
 database: Final[ContextVar[str]] = ContextVar("database")
 
-_OWN: Final = {"pgq", "pgq._worker"}
+_OWN: Final = {"pgq", "pgq._worker", "pgq.django"}
 
 
 def _name_database(record: logging.LogRecord) -> bool:

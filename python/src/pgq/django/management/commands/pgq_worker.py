@@ -34,8 +34,19 @@ _PARAMETERS: Final = frozenset(
         "passfile",
         "options",
         "application_name",
+        "target_session_attrs",
+        "krbsrvname",
+        "gsslib",
+        "sslmode",
+        "sslnegotiation",
+        "sslcert",
+        "sslkey",
+        "sslpassword",
+        "sslrootcert",
+        "sslcrl",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
     }
-    | {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "target_session_attrs"}
 )
 _STOP_SECONDS: Final = 10.0
 
