@@ -295,20 +295,50 @@ ORDERS = """
 """
 
 
-@pytest.mark.once
-@pytest.mark.extension
-async def test_each_order_is_paid_once_though_the_worker_is_killed(connection: Connection) -> None:
+@contextlib.asynccontextmanager
+async def busy_worker(connection: Connection, *options: str) -> AsyncGenerator[Process, None]:
+    """Run a worker whose 10 tasks wait until `connection` gives back a lock; 20 more are ready."""
     await output(*MANAGE, "migrate")
     await connection.execute(HOLD)
     await connection.execute("select pg_advisory_lock(1)")
     await connection.execute(ORDERS)
-    async with running(*MANAGE, "pgq_worker", "--no-reload") as killed:
+    async with running(*MANAGE, "pgq_worker", *options) as worker:
 
         async def holds() -> bool:
             waiters = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
             return bool(await connection.fetchval(waiters) == 10)
 
         await until(holds)
+        yield worker
+
+
+@pytest.mark.once
+@pytest.mark.extension
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_lets_tasks_finish(connection: Connection, number: signal.Signals) -> None:
+    async with busy_worker(connection, "--no-reload") as worker:
+        worker.send_signal(number)
+        await connection.execute("select pg_advisory_unlock(1)")
+        assert await within(worker.wait()) == 0
+    jobs = await connection.fetch("select state, attempt from pgq_jobs")
+    assert {(job["state"], job["attempt"]) for job in jobs} <= {("completed", 1), ("ready", 0)}
+    assert sum(job["state"] == "completed" for job in jobs) >= 10
+
+
+@pytest.mark.once
+@pytest.mark.extension
+async def test_with_reload_a_signal_leaves_tasks_to_their_leases(connection: Connection) -> None:
+    async with busy_worker(connection, "--reload") as worker:
+        worker.terminate()
+        await within(worker.wait())
+    active = "select count(*) from pgq_jobs where state = 'active' and attempt = 1"
+    assert await connection.fetchval(active) == 10
+
+
+@pytest.mark.once
+@pytest.mark.extension
+async def test_each_order_is_paid_once_though_the_worker_is_killed(connection: Connection) -> None:
+    async with busy_worker(connection, "--no-reload") as killed:
         killed.kill()
         await killed.wait()
     assert await connection.fetchval("select count(*) from shop_payment") == 0
