@@ -28,7 +28,7 @@ from asgiref.sync import async_to_sync
 from bootstrap import ROOT
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import ProgrammingError, connection, transaction
+from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.db.migrations.state import ProjectState
 from django.urls import path
 from django.utils import timezone
@@ -93,7 +93,7 @@ django.setup()
 
 from django.contrib import admin  # noqa: E402 needs the applications
 from django.contrib.auth.models import Permission, User  # noqa: E402
-from django.test import Client  # noqa: E402
+from django.test import Client, override_settings  # noqa: E402
 from pgq.django._names import exceptions, signals, task_backends  # noqa: E402
 from pgq.django.checks import check_databases  # noqa: E402
 from pgq.django.management.commands.pgq_worker import dsn_of as worker_dsn  # noqa: E402
@@ -832,6 +832,19 @@ def test_actions_need_their_permissions(site: Client, permission: str, action: s
     assert f'value="{action}_jobs"' not in shown
     act(site, f"{action}_jobs", job_id)
     assert Job.objects.get().state == "ready"
+
+
+def test_a_router_leads_the_admin_to_another_database(site: Client) -> None:
+    class Router:
+        def db_for_read(self, model: Any, **_: Any) -> str | None:
+            return "other" if model._meta.app_label == "pgq" else None  # noqa: SLF001 it is Django's way
+
+    login(site, "view_queue")
+    assert "default" in page(site, "queue/")
+    with override_settings(DATABASE_ROUTERS=[Router()]):
+        assert (Job.objects.db, Queue.objects.db) == ("other", "other")
+        with pytest.raises(OperationalError, match="no such table: pgq_queues"):
+            page(site, "queue/")
 
 
 def test_nobody_changes_jobs_otherwise(site: Client) -> None:
