@@ -389,6 +389,52 @@ def test_a_task_has_failed_when_no_try_is_left() -> None:
     assert cancelled.status == "FAILED"
 
 
+def test_a_result_has_each_attempt() -> None:
+    queue = pgq.django.Queue()
+    result: Any = add.enqueue(1, 2)
+    job_id = int(result.id)
+    frame = '  File "shop.py", line 1, in pay\n'
+    long = f"Traceback (most recent call last):\n{frame * 3}ValueError: {'x' * 2000}\n"
+    deep = f"Traceback (most recent call last):\n{frame * 300}KeyError: 1\n"
+    claims: list[Any] = []
+    for worker, text in (("first", deep), ("second", None), ("third", long)):
+        job = queue.claim(job_id, worker=worker)
+        claims.append(job.claimed_at)
+        queue.fail(job, text, retry_in=timedelta(0))
+    result.refresh()
+    assert (result.status, result.attempts) == ("READY", 3)
+    assert (result.started_at, result.last_attempted_at) == (claims[0], claims[-1])
+    assert result.worker_ids == ["first", "second", "third"]
+    [shortened, whole] = result.errors
+    assert shortened.traceback[:400] == deep[:400]
+    assert shortened.exception_class in {pgq.JobDead, KeyError}, "its end may be missing"
+    assert (whole.exception_class, whole.traceback) == (ValueError, long)
+    work()
+    result.refresh()
+    assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 3, 4)
+    assert result.started_at == claims[0] < result.last_attempted_at < result.finished_at
+    assert result.worker_ids[:3] == ["first", "second", "third"]
+    assert len(result.errors) == 2
+
+
+@pytest.mark.usefixtures("once")
+def test_a_result_outlives_a_cancel_and_a_retry() -> None:
+    first: Any = note.using(backend="default", queue_name="default").enqueue("good")
+    queue = pgq.django.Queue()
+    queue.fail(queue.claim(int(first.id)), "no", retry_in=timedelta(hours=1))
+    queue.cancel(int(first.id))
+    first.refresh()
+    assert [error.traceback for error in first.errors] == ["no"]
+    sql("select pgq_configure_queue('once', max_attempts => 1)::text")
+    dead: Any = note.enqueue("bad")
+    work("--backend", "once")
+    assert queue.retry(int(dead.id))
+    dead.refresh()
+    assert (dead.status, dead.attempts, dead.worker_ids) == ("READY", 0, [])
+    assert [error.exception_class for error in dead.errors] == [ValueError]
+    assert dead.started_at is not None
+
+
 def test_results_are_those_of_the_backend_and_its_tasks() -> None:
     sql("select pgq_create_queue('other')::text")
     foreign = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from django.core import checks
@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from pgq._errors import InvalidPayload, NotPermitted, UnknownTask
-from pgq._models import Job, JobSnapshot, JobState
+from pgq._models import FailedAttempt, Job, JobSnapshot, JobState
 from pgq._task import TASK_HEADER
 from pgq.django import DjangoDriver, Queue
 from pgq.django._names import (
@@ -41,6 +41,8 @@ _STATUS: Final[Mapping[JobState, str]] = {
     "dead": base.TaskResultStatus.FAILED,
     "cancelled": base.TaskResultStatus.FAILED,
 }
+_UNKNOWN: Final = "unknown"
+_ALIKE: Final = 100  # characters by which errors are told apart from what ended a job otherwise
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
 
 
@@ -146,7 +148,7 @@ class PgqBackend(BaseTaskBackend):
         )
 
     def result_of(self, job: Job, task: Task, state: JobState) -> TaskResult:
-        """Return what Django is to know of a job; pgq keeps one error and the last worker of it.
+        """Return what Django is to know of a job; a worker knows the last attempt alone.
 
         Raises:
             InvalidPayload: the payload is not that of a task.
@@ -155,20 +157,26 @@ class PgqBackend(BaseTaskBackend):
         if not is_call:
             raise InvalidPayload('the payload of a task is {"args": [...], "kwargs": {...}}')
         call: dict[str, Any] = job.payload
-        finished_at = job.finished_at if isinstance(job, JobSnapshot) else None
+        failed: list[FailedAttempt] = []
+        finished_at: datetime | None = None
+        if isinstance(job, JobSnapshot):
+            failed, finished_at = job.history or [], job.finished_at
+        claims = [datetime.fromisoformat(one["claimed_at"]).astimezone(UTC) for one in failed]
+        if job.claimed_at is not None:
+            claims.append(job.claimed_at)
         return base.TaskResult(
             task=task,
             id=str(job.id),
             status=_STATUS[state],
             enqueued_at=job.enqueued_at,
-            started_at=job.claimed_at,
-            last_attempted_at=job.claimed_at,
+            started_at=claims[0] if claims else None,
+            last_attempted_at=claims[-1] if claims else None,
             finished_at=finished_at,
             args=call.get("args", []),
             kwargs=call.get("kwargs", {}),
             backend=self.alias,
-            errors=[] if job.last_error is None else [_error(job.last_error)],
-            worker_ids=[job.worker or "unknown"] * job.attempt,
+            errors=[_error(text) for text in _errors(job, failed)],
+            worker_ids=_workers(job, failed),
         )
 
 
@@ -192,9 +200,29 @@ def _aware(time: datetime | None) -> datetime | None:
     return timezone.make_aware(time) if time is not None and timezone.is_naive(time) else time
 
 
+def _errors(job: Job, failed: Sequence[FailedAttempt]) -> list[str]:
+    """Return the errors of the attempts; the last one is kept whole beside the history."""
+    texts = [one["error"] for one in failed if one["error"] is not None]
+    if job.last_error is None:
+        return texts
+    if texts and texts[-1][:_ALIKE] == job.last_error[:_ALIKE]:
+        texts.pop()
+    return [*texts, job.last_error]
+
+
+def _workers(job: Job, failed: Sequence[FailedAttempt]) -> list[str]:
+    workers = [_UNKNOWN] * job.attempt
+    for one in failed:
+        if one["attempt"] <= job.attempt:  # else it was before a retry
+            workers[one["attempt"] - 1] = one["worker"] or _UNKNOWN
+    if workers and job.claimed_at is not None:
+        workers[-1] = job.worker or _UNKNOWN
+    return workers
+
+
 def _error(text: str) -> Any:
     """Read a traceback: the first line behind its frames that is not indented names the class."""
-    found = re.match(r"(?: .*\n)*([\w.]+)", text.rpartition(_TRACEBACK)[2])
+    found = re.match(r"(?: .*\n)*([\w.]+)[:\n]", text.rpartition(_TRACEBACK)[2])
     path = found[1] if found is not None and _TRACEBACK in text else "pgq.JobDead"
     return base.TaskError(
         exception_class_path=path if "." in path else f"builtins.{path}", traceback=text
