@@ -28,7 +28,7 @@ from asgiref.sync import async_to_sync
 from bootstrap import ROOT
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, ProgrammingError, connection, transaction
+from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
 from django.db.migrations.state import ProjectState
 from django.urls import path
 from django.utils import timezone
@@ -225,6 +225,26 @@ def test_errors_are_those_of_pgq_and_break_the_transaction_as_any_other() -> Non
         pgq.django.Queue("unknown").enqueue(1)
     assert isinstance(caught.value.__cause__, ProgrammingError)
     assert pgq.django.Queue().enqueue(1) == 1
+
+
+def test_what_psycopg_refuses_is_an_invalid_argument() -> None:
+    wrong: Any = [object()]
+    refused: list[dict[str, Any]] = [{"dedupe_key": "\0"}, {"after": wrong}]
+    for options in refused:
+        with pytest.raises(pgq.InvalidArgument) as caught:
+            pgq.django.Queue().enqueue(1, **options)
+        assert isinstance(caught.value.__cause__, (DataError, ProgrammingError))
+
+
+def test_a_transaction_that_is_to_be_rolled_back_says_so_as_django_does() -> None:
+    with transaction.atomic():
+        with (
+            contextlib.suppress(ZeroDivisionError),
+            transaction.mark_for_rollback_on_error(using="default"),
+        ):
+            raise ZeroDivisionError
+        with pytest.raises(transaction.TransactionManagementError):
+            pgq.django.Queue().enqueue(1)
 
 
 def test_statements_go_through_django() -> None:

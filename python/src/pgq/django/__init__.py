@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.utils import DataError, InterfaceError, OperationalError, ProgrammingError
 from django.db.utils import Error as DatabaseError
-from django.db.utils import InterfaceError, OperationalError
 
 from pgq._calls import Dumps
 from pgq._driver import Driver, Statement
-from pgq._errors import ConnectionLost, Diagnosis, Error, translate
+from pgq._errors import ConnectionLost, Diagnosis, Error, InvalidArgument, translate
 from pgq._queue import Queue as AsyncpgQueue
 from pgq._rows import Loads, Row, read_json
 from pgq._sync import SyncQueue
@@ -80,8 +80,11 @@ def _explained(statement: Statement) -> Generator[None]:
 
 def _error_of(exc: DatabaseError, statement: Statement) -> Error | None:
     raised: Any = exc.__cause__
-    if raised is not None and raised.diag.sqlstate is not None:
-        return translate(Diagnosis.of_libpq(raised, raised.diag), statement.sql)
+    said = getattr(raised, "diag", None)
+    if said is not None and said.sqlstate is not None:
+        return translate(Diagnosis.of_libpq(raised, said), statement.sql)
+    if said is not None and isinstance(exc, (ProgrammingError, DataError)):  # psycopg refuses it
+        return InvalidArgument(str(exc))
     if isinstance(exc, (OperationalError, InterfaceError)):  # the driver itself has found it
         return ConnectionLost(f"the connection to the server is lost: {exc}")
     return None
