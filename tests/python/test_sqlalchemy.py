@@ -337,6 +337,21 @@ async def test_a_session_that_the_server_ends_is_lost(
     assert await connection.fetchval("select count(*) from pgq_jobs") == 1
 
 
+async def test_a_call_that_takes_too_long_is_told_as_on_a_bare_connection(
+    dsn: dict[str, Any], connection: Connection
+) -> None:
+    engine = create_async_engine(url_of("asyncpg", dsn), connect_args={"command_timeout": 0.2})
+    bare = await asyncpg.connect(**dsn, command_timeout=0.2)
+    async with connection.transaction(), AsyncSession(engine) as session, bare.transaction():
+        await send.enqueue("first", connection=connection, dedupe_key="k")
+        with pytest.raises(TimeoutError):
+            await send.enqueue("second", session=session, dedupe_key="k")
+        with pytest.raises(TimeoutError):
+            await send.enqueue("second", connection=bare, dedupe_key="k")
+    await bare.close()
+    await engine.dispose()
+
+
 async def test_a_server_that_is_not_there_is_a_lost_connection(dsn: dict[str, Any]) -> None:
     for driver in ("asyncpg", "psycopg"):
         engine = create_async_engine(url_of(driver, {**dsn, "host": "/nowhere"}))

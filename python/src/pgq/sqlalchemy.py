@@ -151,6 +151,8 @@ def explained(sql: str = "") -> Generator[None]:
         if error is None:
             raise
         raise error from exc
+    except TimeoutError:  # that of asyncpg's command_timeout: the connection is there
+        raise
     except OSError as exc:
         raise ConnectionLost(f"cannot connect to the server: {exc}") from exc
 
