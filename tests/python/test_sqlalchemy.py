@@ -274,6 +274,36 @@ async def test_enqueues_in_sessions_pass_through_middleware(
     assert {(job.headers or {})["caller"] for job in jobs} == {"ada"}
 
 
+@pgq.task("default")
+async def double(job: pgq.Job[int]) -> int:
+    return 2 * job.payload
+
+
+async def test_a_handle_looks_with_a_session(
+    async_engine: AsyncEngine, pool: asyncpg.Pool[Any]
+) -> None:
+    async with AsyncSession(async_engine) as session:
+        handle = await double.enqueue(4, session=session)
+        found = await handle.get(session=session)
+        assert found is not None
+        assert (found.id, found.state) == (handle.id, "ready")
+        with pytest.raises(ValueError, match="pass one here, or a pool"):
+            await handle.get()
+        with pytest.raises(TypeError, match=r"^either a connection or a session"):
+            await handle.get(connection=pool, session=session)
+        await session.commit()
+        await pgq.Worker(pool, [double]).run_until_idle()
+        assert await handle.result(session=session) == 8
+        other = await double.enqueue(5, session=session)
+        await session.commit()
+        assert await other.cancel(session=session)
+        await session.rollback()
+        assert await other.cancel(session=session)
+        await session.commit()
+        with pytest.raises(pgq.JobCancelled):
+            await other.result(session=session)
+
+
 async def test_sessions_have_queues(async_engine: AsyncEngine, engine: Engine) -> None:
     async with AsyncSession(async_engine) as session:
         emails = pgq.sqlalchemy.AsyncQueue(session)

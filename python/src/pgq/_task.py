@@ -86,24 +86,38 @@ class EnqueueOptions(TypedDict, total=False):
 class JobHandle(Generic[R]):
     """A job that was enqueued, and a way to its result.
 
-    Its methods look with `connection`, a connection or pool; by default with the pool that the job
-    was enqueued with, or what `Task.handle` was given. Without any of them they raise ValueError.
+    Its methods look with `connection`, a connection or pool, or with `session`, an AsyncSession or
+    AsyncConnection of SQLAlchemy, in the transaction that is open there; by default with the pool
+    that the job was enqueued with, or what `Task.handle` was given. Without any of them they raise
+    ValueError.
     """
 
     id: JobId
     _task: Task[Any, R]
     _executor: Executor | None
 
-    async def get(self, *, connection: Executor | None = None) -> JobSnapshot | None:
+    async def get(
+        self, *, connection: Executor | None = None, session: AnyAsyncSession | None = None
+    ) -> JobSnapshot | None:
         """Look at the job, as `Queue.get` does."""
-        return await self._queue(connection).get(self.id)
+        return await self._queue(connection, session).get(self.id)
 
-    async def cancel(self, *, force: bool = False, connection: Executor | None = None) -> bool:
+    async def cancel(
+        self,
+        *,
+        force: bool = False,
+        connection: Executor | None = None,
+        session: AnyAsyncSession | None = None,
+    ) -> bool:
         """Cancel the job, or tell its worker, as `Queue.cancel` does."""
-        return await self._queue(connection).cancel(self.id, force=force)
+        return await self._queue(connection, session).cancel(self.id, force=force)
 
     async def result(
-        self, timeout: timedelta | None = None, *, connection: Executor | None = None
+        self,
+        timeout: timedelta | None = None,
+        *,
+        connection: Executor | None = None,
+        session: AnyAsyncSession | None = None,
     ) -> R:
         """Wait until the job has ended and return what its handler returned.
 
@@ -114,6 +128,7 @@ class JobHandle(Generic[R]):
         Args:
             timeout: how long to wait at most, 0 for one look; None (the default) waits for ever.
             connection: a pool or connection to look with.
+            session: a session to look with, whose transaction stays open while it waits.
 
         Raises:
             JobDead: the job has died; `detail` says which.
@@ -124,7 +139,7 @@ class JobHandle(Generic[R]):
             ValueError: the job was enqueued on a connection, and none is given here.
         """
         expect("timeout", timeout, timedelta, types.NoneType)
-        queue = self._queue(connection)
+        queue = self._queue(connection, session)
         seconds = None if timeout is None else timeout.total_seconds()
         job = await self._look(queue)
         if job.finished_at is None:
@@ -142,7 +157,10 @@ class JobHandle(Generic[R]):
             )
         return self._task.results.decode(job.result)
 
-    def _queue(self, connection: Executor | None) -> Queue:
+    def _queue(self, connection: Executor | None, session: AnyAsyncSession | None) -> Queue:
+        if session is not None:
+            call = self._task._on  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return call(connection, session)
         executor = connection or self._executor
         if executor is None:
             raise ValueError("the job was enqueued on a connection: pass one here, or a pool")
