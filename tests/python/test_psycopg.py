@@ -15,6 +15,7 @@ import pytest
 from pgq import testing
 from pgq._driver import finish
 from psycopg.rows import dict_row
+from psycopg.sql import SQL, Identifier
 
 from .sessions import Connection, within
 
@@ -92,12 +93,56 @@ def test_every_way_of_a_job(emails: pgq.psycopg.Queue) -> None:
     assert emails.claim(ids[3]).id == ids[3]
     assert [job.id for job in emails.pop(2)] == [ids[5], ids[6]]
     assert emails.cancel(ids[7])
-    emails.enqueue(1, dedupe_key="k")
+    moved = emails.enqueue(1, dedupe_key="k", delay=timedelta(hours=1))
+    assert emails.move(moved, priority=7, run_at=datetime.now(UTC))
+    snapshot = emails.get(moved)
+    assert snapshot is not None
+    assert (snapshot.priority, snapshot.state) == (7, "ready")
     assert emails.cancel_key("k")
+    first, second = emails.enqueue_many([2, 3])
+    [job] = emails.complete_and_dequeue([emails.claim(first)], worker="w")
+    assert (job.id, job.worker) == (second, "w")
+    assert emails.complete_and_dequeue([job]) == []
+    with pytest.raises(pgq.LeaseLost):
+        emails.complete_and_dequeue([job])
     after = emails.enqueue(1, after=(ids[4],), delay=timedelta(0), after_on_dead="wait")
     waiting = emails.get(after)
     assert waiting is not None
     assert waiting.state == "waiting"
+
+
+def test_a_consumer_sleeps_until_a_job_comes(
+    own: psycopg.Connection[Any], emails: pgq.psycopg.Queue, dsn: Dsn
+) -> None:
+    own.execute(SQL("listen {}").format(Identifier(emails.channel())))
+    is_woken = False
+    with psycopg.connect(**where(dsn), autocommit=True) as other:
+        while not is_woken and (nap := emails.wait(max_wait=timedelta(minutes=1))):
+            if nap > timedelta(seconds=1):  # it has looked often enough to sleep
+                pgq.psycopg.Queue(other).enqueue("wake up")
+            is_woken = any(own.notifies(timeout=nap.total_seconds(), stop_after=1))
+    assert is_woken
+    emails.wake()
+    assert [job.payload for job in emails.dequeue(10)] == ["wake up"]
+
+
+async def test_an_asynchronous_consumer_sleeps_on_its_connection(
+    aown: psycopg.AsyncConnection[Any], queue: pgq.Queue
+) -> None:
+    await aown.set_autocommit(True)
+    emails = pgq.psycopg.AsyncQueue(aown)
+    await aown.execute(SQL("listen {}").format(Identifier(await emails.channel())))
+    is_woken = False
+    while not is_woken and (nap := await emails.wait()):
+        if nap > timedelta(seconds=1):
+            await queue.enqueue("wake up")
+        async for _ in aown.notifies(timeout=nap.total_seconds(), stop_after=1):
+            is_woken = True
+    assert is_woken
+    await emails.wake()
+    for call in (queue.wait, queue.wake):
+        with pytest.raises(ValueError, match="a pool does not listen"):
+            await call()
 
 
 ERRORS: dict[str, tuple[type[pgq.Error], str | None, Callable[[pgq.psycopg.Queue], object]]] = {

@@ -33,8 +33,8 @@ OnEnqueued: TypeAlias = Callable[[str, Any, Sequence[JobId]], Awaitable[None]]
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 _NOTHING: Final = timedelta(0)
 
-# Called with the queue and the ids of jobs that were enqueued, before who enqueued them hears of it:
-# see pgq.testing.
+# Called with the queue and the ids of jobs that were enqueued, before the caller hears of them: see
+# pgq.testing.
 on_enqueued: ContextVar[OnEnqueued | None] = ContextVar("on_enqueued", default=None)
 
 
@@ -610,7 +610,7 @@ class Queue(Calls):
         queues: Sequence[str] | None = None,
         max_wait: timedelta = DEFAULT_TIMEOUT,
         *,
-        connection: Connection,
+        connection: Connection | None = None,
     ) -> timedelta:
         """Return how long a session with nothing to do may sleep until a notification.
 
@@ -619,19 +619,28 @@ class Queue(Calls):
         Args:
             queues: sleep for these instead of this queue.
             max_wait: the longest sleep.
-            connection: the one that listens, outside a transaction.
+            connection: the one that listens, outside a transaction; None takes the queue's.
 
         Returns:
             Zero if there is something to claim now.
+
+        Raises:
+            ValueError: no connection is given, and the queue has a pool.
         """
+        self._check_listens(connection)
         value: timedelta = await self._value(
             connection, _sql.WAIT, [self.name] if queues is None else queues, max_wait
         )
         return value
 
-    async def wake(self, *, connection: Connection) -> None:
+    async def wake(self, *, connection: Connection | None = None) -> None:
         """End what `wait` began: nobody needs to notify that connection any more."""
+        self._check_listens(connection)
         await self._value(connection, _sql.WAKE)
+
+    def _check_listens(self, connection: Connection | None) -> None:
+        if connection is None and isinstance(self._executor, asyncpg.Pool):
+            raise ValueError("a pool does not listen: pass the connection that does")
 
     def _is_in_transaction(self, connection: Connection | None) -> bool:
         executor = self._executor if connection is None else connection

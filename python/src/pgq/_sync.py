@@ -114,6 +114,21 @@ class SyncQueue:
         """End many jobs with success in one statement, as `pgq.Queue.complete_many` does."""
         return finish(self._queue.complete_many(receipts, results))
 
+    def complete_and_dequeue(
+        self,
+        receipts: Iterable[AnyReceipt],
+        batch: int = 1,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        *,
+        worker: str | None = None,
+    ) -> list[Job]:
+        """End the jobs of the last batch and claim the next one, in one statement.
+
+        It raises `LeaseLost` as `pgq.Queue.complete_and_dequeue` does.
+        """
+        call = self._queue.complete_and_dequeue(receipts, batch, timeout, worker=worker)
+        return finish(call)
+
     def fail(
         self,
         receipt: AnyReceipt,
@@ -164,3 +179,19 @@ class SyncQueue:
     def retry(self, job_id: int) -> bool:
         """Make a dead job ready again, as `pgq.Queue.retry` does."""
         return finish(self._queue.retry(job_id))
+
+    # Sleep
+
+    def channel(self, name: str | None = None) -> str:
+        """Return the channel to LISTEN on for jobs of the queue, or of another one."""
+        return finish(self._queue.channel(name))
+
+    def wait(
+        self, queues: Sequence[str] | None = None, max_wait: timedelta = DEFAULT_TIMEOUT
+    ) -> timedelta:
+        """Return how long the session may sleep until a notification, as `pgq.Queue.wait` does."""
+        return finish(self._queue.wait(queues, max_wait))
+
+    def wake(self) -> None:
+        """End what `wait` began: nobody needs to notify the session any more."""
+        finish(self._queue.wake())
