@@ -371,6 +371,28 @@ def test_enqueue_passes_all_options(pgq: Cli) -> None:
     assert "dedupe key" in message
     later = pgq.json("enqueue", "default", "1", "--after", str(job_id))["id"]
     assert pgq.json("job", str(later))["state"] == "waiting"
+    anyhow, never = (
+        pgq.json("enqueue", "default", "1", "--after", str(job_id), "--after-on-dead", what)["id"]
+        for what in ("run", "die")
+    )
+    pgq.ok("cancel", str(job_id))
+    states = {name: pgq.json("job", str(name))["state"] for name in (later, anyhow, never)}
+    assert states == {later: "dead", anyhow: "ready", never: "dead"}
+
+
+def test_a_job_shows_the_history_of_its_attempts(pgq: Cli, sql: Sql) -> None:
+    job_id = sql("select pgq_enqueue('1')").strip()
+    claim = f"(select j.token from pgq_claim({job_id}, worker => 'ada') j)"
+    for error in ("first line\nsecond line", None):
+        text = "null" if error is None else f"e'{error}'"
+        sql(f"select pgq_fail({job_id}, {claim}, {text}, retry_in => '0')")
+    first, second = pgq.json("job", job_id)["history"]
+    assert (first["attempt"], first["worker"]) == (1, "ada")
+    assert (first["error"], second["error"]) == ("first line\nsecond line", None)
+    assert first["claimed_at"] <= first["ended_at"] <= second["claimed_at"]
+    shown = pgq.ok("job", job_id)
+    assert '"error": "first line\\nsecond line"' in shown
+    assert [line[:7] for line in shown.splitlines() if '"attempt"' in line] == [" " * 7] * 2
 
 
 def test_a_time_without_a_zone_is_local(pgq: Cli) -> None:

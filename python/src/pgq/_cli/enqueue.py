@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import asyncpg
 import click
@@ -16,6 +16,7 @@ from pgq._cli import output, params
 from pgq._cli.base import Command, connected
 from pgq._cli.errors import Failure, explain
 from pgq._errors import Error
+from pgq._models import AfterOnDead
 from pgq._operate import wording
 from pgq._operate.client import SERVER_ERRORS, Client
 
@@ -28,6 +29,7 @@ _Options: TypeAlias = "dict[str, Any]"
         pgq enqueue emails '{"to": "ada@example.org"}' --priority 5
         pgq enqueue reports '{"year": 2027}' --run-at 2027-12-31T23:00:00Z --task yearly
         pgq enqueue crawl '{"url": "https://example.org"}' --in 15m --dedupe-key example.org
+        pgq enqueue reports '{"of": [81230]}' --after 81230 --after-on-dead run
         pgq enqueue imports - < job.json
         pgq enqueue imports --lines < jobs.jsonl
     """,
@@ -56,6 +58,13 @@ _Options: TypeAlias = "dict[str, Any]"
 )
 @click.option("--group-key", help="Jobs of a group run one after the other.")
 @click.option("--after", type=int, multiple=True, metavar="ID", help="Wait for another job.")
+@click.option(
+    "--after-on-dead",
+    type=click.Choice(get_args(AfterOnDead)),
+    default="die",
+    show_default=True,
+    help="What it does when that job dies or is cancelled.",
+)
 @click.option("--max-attempts", type=int, help="Tries until it is dead; else as the queue says.")
 @params.header_options
 def enqueue(
