@@ -209,6 +209,26 @@ async def test_jobs_in_bulk_get_their_keys_from_their_payloads(
     assert jobs[0].headers == {"task": "send_email", "trace": "1"}
 
 
+@pytest.mark.parametrize("deadline", ["30", 0, -1.5, True, float("nan"), timedelta(minutes=1)])
+async def test_a_deadline_that_is_no_number_of_seconds_is_refused(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, deadline: object
+) -> None:
+    headers = {"deadline": deadline}
+    email = SendEmail("ada")
+    message = r'^the header "deadline" must be a positive number of seconds, not '
+    with pytest.raises(pgq.InvalidArgument, match=message):
+        await send_email.enqueue(email, connection=pool, headers=headers)
+    with pytest.raises(pgq.InvalidArgument, match=message):
+        await send_email.enqueue_many([email], connection=pool, headers=headers)
+    with pytest.raises(pgq.InvalidArgument, match=message):
+        send_email.statement(email, headers=headers)
+    with pytest.raises(pgq.InvalidArgument, match=message):
+        await send_email.schedule("s", "@daily", email, connection=pool, headers=headers)
+    for right in (30, 0.5, None):
+        await send_email.enqueue(email, connection=pool, headers={"deadline": right})
+    assert [(job.headers or {})["deadline"] for job in await queue.dequeue(10)] == [30, 0.5, None]
+
+
 async def test_a_task_joins_the_transaction(
     connection: Connection, queue: pgq.Queue, worker: pgq.Worker
 ) -> None:

@@ -42,7 +42,7 @@ from pgq._driver import (
     Statement,
     finish,
 )
-from pgq._errors import JobCancelled, JobDead, UnknownJob, expect
+from pgq._errors import InvalidArgument, JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
 from pgq._outcomes import Outcome
 from pgq._queue import Queue
@@ -60,6 +60,16 @@ _LAST_LOOK_SECONDS: Final = 1.0
 _NO_CLASSES: Final = (Any, Annotated, types.UnionType)  # which are some in certain versions
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
+
+
+def checked_deadline(seconds: object) -> float:
+    """Return the deadline that the header of a job says; raises `InvalidArgument` if it is none."""
+    # A bool is an int, but no time.
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise InvalidArgument(
+            f'the header "{DEADLINE_HEADER}" must be a positive number of seconds, not {seconds!r}'
+        )
+    return float(seconds)
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
@@ -566,6 +576,8 @@ class Task(Generic[P, R]):
         if not headers:
             return {TASK_HEADER: self.name}
         expect("headers", headers, Mapping)
+        if (deadline := headers.get(DEADLINE_HEADER)) is not None:
+            checked_deadline(deadline)
         return {TASK_HEADER: self.name, **headers}
 
 

@@ -13,7 +13,7 @@ from pgq._log import about, log
 from pgq._models import Job
 from pgq._outcomes import Outcome, Settled
 from pgq._rows import with_payload
-from pgq._task import DEADLINE_HEADER, Task, is_coroutine_function
+from pgq._task import DEADLINE_HEADER, Task, checked_deadline, is_coroutine_function
 from pgq._worker.call import InThread
 from pgq._worker.config import Endpoint, Middleware, Settings
 from pgq._worker.processes import Processes
@@ -51,11 +51,7 @@ def deadline_of(task: Task[Any, Any], job: Job[Any]) -> float | None:
     seconds = job.headers.get(DEADLINE_HEADER) if isinstance(job.headers, dict) else None
     if seconds is None:
         return None if task.deadline is None else task.deadline.total_seconds()
-    if type(seconds) not in {int, float} or seconds <= 0:
-        raise ValueError(
-            f'the header "{DEADLINE_HEADER}" must be a positive number of seconds, not {seconds!r}'
-        )
-    return float(seconds)
+    return checked_deadline(seconds)
 
 
 async def tell(
