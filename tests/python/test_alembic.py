@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pgq.alembic
 import pytest
+from pginstall import SCRIPTS
 from pgserver import Server
 
 from .cli_session import variables
@@ -53,10 +55,11 @@ def alembic(place: Path, dsn: dict[str, Any], *arguments: str) -> str:
 
 
 @pytest.fixture
-def empty(server: Server) -> dict[str, Any]:
+def empty(server: Server) -> Generator[dict[str, Any]]:
     """A database without pgq."""
     server.psql("create database empty")
-    return dsn_of(server, "empty")
+    yield dsn_of(server, "empty")
+    server.psql("drop database empty with (force); drop role if exists guest")
 
 
 async def test_a_migration_installs_pgq_and_may_run_where_it_is(
@@ -67,6 +70,35 @@ async def test_a_migration_installs_pgq_and_may_run_where_it_is(
         connection = await asyncpg.connect(**where)
         assert await connection.fetchval("select pgq_enqueue('1')") == 1
         await connection.close()
+
+
+def test_a_migration_upgrades_an_older_version(
+    place: Path, empty: dict[str, Any], server: Server
+) -> None:
+    server.psql("create extension pgq version '0.1.0'", database="empty")
+    alembic(place, empty, "upgrade", "head")
+    is_newest = (
+        "select installed_version = default_version from pg_available_extensions where name = 'pgq'"
+    )
+    assert server.psql(is_newest, database="empty").strip() == "t"
+
+
+@pytest.mark.parametrize(("way", "schema"), [("extension", "jobs"), ("script", "My Jobs")])
+def test_a_migration_of_a_role_that_owns_nothing_leaves_alone_what_is_there(
+    place: Path, server: Server, empty: dict[str, Any], way: str, schema: str
+) -> None:
+    script = f"set pgq.schema = '{schema}'; {(SCRIPTS / 'pgq.sql').read_text(encoding='utf-8')}"
+    for statement in (
+        f'create schema "{schema}"',
+        f'create extension pgq schema "{schema}"' if way == "extension" else script,
+        f'create role guest login; grant usage on schema "{schema}" to guest',
+        "grant create on schema public to guest",
+    ):
+        server.psql(statement, database="empty")
+    migration = place / "versions" / "0001_pgq.py"
+    migration.write_text(migration.read_text().replace("install()", f"install({schema!r})"))
+    alembic(place, {**empty, "user": "guest"}, "upgrade", "head")
+    assert server.psql("select version_num from alembic_version", database="empty") == "0001"
 
 
 def test_the_schema_is_quoted(place: Path, dsn: dict[str, Any]) -> None:

@@ -269,12 +269,18 @@ IMPATIENT = {
                token => $2::bigint) as answer""",
 }
 
+# What migrations do. A script may have installed pgq where no extension can be.
+FOUND = """
+    select e.installed_version, e.default_version, to_regproc('@pgq_version') is not null
+      from (values ('pgq')) one (name)
+      left join pg_available_extensions e using (name)"""
+CREATE_EXTENSION = "create extension if not exists pgq"
+UPDATE_EXTENSION = "alter extension pgq update"
+
 # Databases for tests. Those of a run have its name, and so has the session that makes them.
 CREATE_DATABASE = "create database {name}"
 COPY_DATABASE = "create database {name} template {template}"
 DROP_DATABASE = "drop database if exists {name} with (force)"
-CREATE_EXTENSION = "create extension if not exists pgq"
-UPDATE_EXTENSION = "alter extension pgq update"
 LEFT_OVER_DATABASES = """
     select datname
       from pg_database d

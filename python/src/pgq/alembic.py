@@ -35,11 +35,23 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | 
 def install(schema: str | None = None) -> None:
     """Install pgq, or upgrade it to the version that the server has, in a migration.
 
-    Where pgq is of that version already, nothing happens. The role has to be a superuser, or own
-    the extension. Servers without the extension's files need `pgq install` instead.
+    Where pgq is of that version already, or was installed without the extension's files, nothing
+    happens. Else the role has to be a superuser, or own the extension. Servers without the
+    extension's files need `pgq install` before it. With `--sql` the script has both statements.
 
     Args:
         schema: of the functions, when pgq is installed; None takes the first of search_path.
     """
-    op.execute(_sql.CREATE_EXTENSION + ("" if schema is None else f" schema {_sql.quoted(schema)}"))
-    op.execute(_sql.UPDATE_EXTENSION)
+    create = _sql.CREATE_EXTENSION
+    if schema is not None:
+        create += f" schema {_sql.quoted(schema)}"
+    if op.get_context().as_sql:
+        op.execute(create)
+        op.execute(_sql.UPDATE_EXTENSION)
+        return
+    found = op.get_bind().exec_driver_sql(_sql.in_schema(_sql.FOUND, schema))
+    installed, available, is_there = found.one()
+    if installed is not None and installed != available:
+        op.execute(_sql.UPDATE_EXTENSION)
+    elif not is_there:
+        op.execute(create)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from django.db import router
 from django.db.migrations.operations.base import Operation
 
 from pgq import _sql
-
-_FOUND: Final = """
-    select e.installed_version, e.default_version, to_regproc('pgq_version') is not null
-      from (values ('pgq')) one (name)
-      left join pg_available_extensions e using (name)"""
 
 
 class InstallPgq(Operation):
@@ -39,7 +34,7 @@ class InstallPgq(Operation):
         ):
             return
         with connection.cursor() as cursor:
-            cursor.execute(_FOUND)
+            cursor.execute(_sql.in_schema(_sql.FOUND, None))
             installed, available, is_there = cursor.fetchone()
         if installed is not None and installed != available:
             schema_editor.execute(_sql.UPDATE_EXTENSION)
