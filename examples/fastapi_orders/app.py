@@ -35,14 +35,12 @@ app = FastAPI()
 async def place_order(new: NewOrder) -> OrderState:
     """Add the order and the job that takes its payment: both are there or neither."""
     async with sessions() as session:
-        order = Order(number=new.number, cents=new.cents)
-        session.add(order)
+        await take_payment.enqueue(TakePayment(new.number), session=session)
+        session.add(Order(number=new.number, cents=new.cents))
         try:
-            await session.flush()  # gives the order its id
+            await session.commit()  # writes the order; if there is one, no job is left
         except IntegrityError as exc:
             raise HTTPException(409, "there is an order with this number") from exc
-        await take_payment.enqueue(TakePayment(order.id), session=session)
-        await session.commit()
     return OrderState(number=new.number, status="new")
 
 

@@ -211,8 +211,9 @@ async def test_the_shop_takes_orders_and_is_paid(pool: asyncpg.Pool[Any]) -> Non
         await until(settled, pause=0.05)
         paid = {number: (await client.get(f"{url}/{number}")).json() for number in ("A1", "A2")}
         assert [order["status"] for order in paid.values()] == ["paid", "new"]
-    found = await pool.fetch("select state, last_error from pgq_jobs order by id")
-    assert [row["state"] for row in found] == ["completed", "dead"], "none of the second A1"
+    found = await pool.fetch("select id, state, last_error from pgq_jobs order by id")
+    assert [row["state"] for row in found] == ["completed", "dead"]
+    assert found[1]["id"] == found[0]["id"] + 2, "the job of the second A1 was rolled back"
     assert "the bank refuses" in found[1]["last_error"]
     alembic = ["alembic", "-c", "examples/fastapi_orders/alembic.ini", "check"]
     check = await asyncio.create_subprocess_exec(*alembic, cwd=ROOT, stdout=PIPE, stderr=STDOUT)
