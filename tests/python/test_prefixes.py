@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -223,7 +224,7 @@ async def test_the_look_for_queues_outlives_a_restart_of_its_session(
 def test_a_prefix_needs_a_handler() -> None:
     worker = pgq.Worker()
     worker.configure(MAIL, concurrency=3)
-    pool: Any = type("Pool", (), {"get_max_size": lambda _: 10})()
+    pool: Any = SimpleNamespace(get_max_size=lambda: 10)
 
     @worker.handler("other")
     async def handle(job: pgq.Job[int]) -> None:

@@ -208,7 +208,7 @@ class Run:
             self._claim(intake)
         finding = asyncio.create_task(self._finder.run())
         closing = asyncio.create_task(self._until_closing())
-        ending = asyncio.create_task(self._claim_ended.wait())
+        ending = asyncio.create_task(self._until_claim_ended())
         tasks = [ending, settling, *listening, finding, closing]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -263,6 +263,9 @@ class Run:
         for intake in list(self._intakes):
             if intake.is_gone and not intake.held and intake.queue.name not in kept:
                 self._intakes.remove(intake)  # its claim loop ends
+
+    async def _until_claim_ended(self) -> None:
+        await self._claim_ended.wait()
 
     async def _until_closing(self) -> None:
         """Return when the pool is being closed, which waits for the connections of this run."""
