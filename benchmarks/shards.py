@@ -3,9 +3,10 @@
     PYTHONPATH=tools .venv/bin/python -m benchmarks.shards [--jobs 20000] [--calls 500] [--rounds 5]
 
 The first table: a worker works off so many jobs of one database, then of three that share them, by
-turns. The CPU is that of all processes of the servers, and that of the worker, this process. The
-second table: one client calls a shard, and the front, by turns. Calls that write wait for the disk.
-Figures are medians over the rounds; the last column is the median of the ratios.
+turns; once with the same concurrency for each database, once with the same in all, where claims take
+a third of the jobs. The CPU is that of all processes of the servers, and that of the worker, this
+process. The second table: one client calls a shard, and the front, by turns. Calls that write wait
+for the disk. Figures are medians over the rounds; the last column is the median of the ratios.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from benchmarks.watch import cpu_seconds
 
 FRONT = "pgq_proxy"
 STEP = 100
+WIDTH = 30  # the concurrency
 
 Pools = Sequence["asyncpg.Pool[Any]"]
 
@@ -40,11 +42,13 @@ async def fill(pools: Pools, jobs: int) -> None:
         await pgq.Queue(pool).enqueue_many(list(range(first, first + STEP)))
 
 
-async def cost(servers: Sequence[Server], pools: Pools, jobs: int) -> tuple[float, float]:
+async def cost(
+    servers: Sequence[Server], pools: Pools, jobs: int, concurrency: int
+) -> tuple[float, float]:
     """Return the microseconds of CPU a job, of the servers and of the worker."""
     await fill(pools, jobs)
     worker = pgq.Worker()
-    worker.handler("default", concurrency=30, prefetch=300)(handle)
+    worker.handler("default", concurrency=concurrency, prefetch=10 * concurrency)(handle)
     before, own = sum(map(cpu_seconds, servers)), time.process_time()
     await worker.run_until_idle(pools=pools)
     own = time.process_time() - own
@@ -98,12 +102,16 @@ async def run(servers: Sequence[Server], jobs: int, calls: int, rounds: int) -> 
         ]
         front = pools.pop()
         print(f"{'us of CPU a job':32}{'one':>8}{'three':>8}{'ratio':>7}")
-        costs = [
-            (await cost(shards[:1], pools[:1], jobs), await cost(shards, pools, jobs))
-            for _ in range(rounds)
-        ]
-        for name, part in (("servers", 0), ("worker", 1)):
-            show(name, [(one[part], three[part]) for one, three in costs])
+        for title, width in (("same for each", WIDTH * len(shards)), ("same in all", WIDTH)):
+            costs = [
+                (
+                    await cost(shards[:1], pools[:1], jobs, WIDTH),
+                    await cost(shards, pools, jobs, width),
+                )
+                for _ in range(rounds)
+            ]
+            for name, part in (("servers", 0), ("worker", 1)):
+                show(f"{name}, {title}", [(one[part], three[part]) for one, three in costs])
         print(f"\n{'ms a call':32}{'direct':>8}{'front':>8}{'ratio':>7}")
         queues = pgq.Queue(pools[0]), pgq.Queue(front, schema=FRONT)
         for name, call in CALLS.items():
