@@ -7,8 +7,12 @@ from typing import Any, Final
 
 import asyncpg
 import pgq
+import psycopg
 import pytest
 from pgq import testing
+from sqlalchemy import URL, create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 pytestmark = pytest.mark.server
 
@@ -93,12 +97,82 @@ async def test_a_batch_of_many_queues_is_stored_as_ranges(pool: asyncpg.Pool[Any
     assert (await again.progress()).pending == 1502
 
 
+async def end_all(pool: asyncpg.Pool[Any]) -> None:
+    await pgq.Worker(pool, [step, report]).run_until_idle()
+
+
+ENDED: Final = pgq.Progress(total=3, pending=0, completed=1, dead=1, cancelled=1, unknown=0)
+
+
+def url_of(driver: str, dsn: dict[str, Any]) -> URL:
+    place = {"host": str(dsn["host"]), "port": str(dsn["port"])}
+    return URL.create(
+        f"postgresql+{driver}", username=dsn["user"], database=dsn["database"], query=place
+    )
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_batch_looks_with_a_session(
+    dsn: dict[str, Any], pool: asyncpg.Pool[Any], driver: str
+) -> None:
+    engine = create_async_engine(url_of(driver, dsn))
+    async with AsyncSession(engine) as session:
+        handles = await step.enqueue_many([*JOBS], session=session)
+        ending = await report.enqueue("end", session=session, **pgq.Batch(None, handles).at_end)
+        await session.commit()
+        await end_all(pool)
+        found = await ending.get(session=session)
+        assert found is not None
+        batch = pgq.Batch.of(session, found)
+        assert await batch.progress() == ENDED
+        assert [job.state async for job in batch.jobs()] == [*JOBS.values()]
+        nowhere = pgq.Batch(None, handles)
+        with pytest.raises(TypeError, match="not NoneType"):
+            await nowhere.progress()
+        async with pool.acquire() as connection:
+            assert await nowhere.progress(connection=connection) == ENDED
+    await engine.dispose()
+
+
+async def test_a_batch_looks_from_synchronous_code(
+    dsn: dict[str, Any], pool: asyncpg.Pool[Any]
+) -> None:
+    where = {"host": dsn["host"], "port": dsn["port"], "user": dsn["user"]}
+    with psycopg.connect(**where, dbname=dsn["database"], autocommit=True) as own:
+        with own.transaction():
+            handles = step.enqueue_many_sync([*JOBS], connection=own)
+            batch = pgq.Batch(None, handles)
+            report.enqueue_sync("end", connection=own, **batch.at_end)
+        assert batch.progress_sync(connection=own).pending == 3
+        await end_all(pool)
+        assert batch.progress_sync(connection=own) == ENDED
+        states = [job.state for job in batch.jobs_sync(connection=own)]
+    assert states == [*JOBS.values()]
+    engine = create_engine(url_of("psycopg", dsn))
+    with Session(engine) as session:
+        assert batch.progress_sync(session=session) == ENDED
+        assert [job.state for job in batch.jobs_sync(session=session)] == [*JOBS.values()]
+    engine.dispose()
+    with pytest.raises(TypeError, match=r"^either a connection or a session"):
+        batch.progress_sync()
+
+
 async def test_an_empty_batch_is_at_its_end(pool: asyncpg.Pool[Any]) -> None:
     batch, ending = await add(pool, [])
     found = await pgq.Queue(pool).get(ending)
     assert found is not None
     assert found.state == "ready"
     assert (await batch.progress()).total == 0
+
+
+async def test_a_report_has_headers_of_its_own(pool: asyncpg.Pool[Any]) -> None:
+    batch = pgq.Batch(pool, [await step.enqueue("ok", connection=pool)])
+    options = batch.at_end
+    options["headers"] = {**(options.get("headers") or {}), "trace": "1"}
+    found = await (await report.enqueue("end", connection=pool, **options)).get()
+    assert found is not None
+    assert (found.headers or {})["trace"] == "1"
+    assert pgq.Batch.of(pool, found).ids == batch.ids
 
 
 async def test_a_rolled_back_batch_leaves_no_report(pool: asyncpg.Pool[Any]) -> None:

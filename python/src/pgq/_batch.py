@@ -12,7 +12,14 @@ import msgspec
 
 from pgq import _sql
 from pgq._calls import Calls, Connection, Executor
-from pgq._driver import Driver
+from pgq._driver import (
+    AnyAsyncSession,
+    AnySession,
+    PsycopgConnection,
+    driver_of,
+    finish,
+    sync_driver_of,
+)
 from pgq._errors import InvalidArgument
 from pgq._models import Job, JobId, JobSnapshot, readable
 from pgq._rows import Loads, jobs_of, read_json
@@ -46,7 +53,9 @@ class Batch(Calls):
     It stores nothing of its own: the job that runs at the end carries the ids in a header.
 
     Args:
-        executor: a pool or connection to look with; the caller needs the privilege "observe".
+        executor: a pool, a connection, or an AsyncSession or AsyncConnection of SQLAlchemy to look
+            with; the caller needs the privilege "observe". None is enough for `at_end`, and for the
+            methods that take a connection or session of their own.
         jobs: the jobs, as handles, as jobs or as ids; each once, and at most a million.
         schema: where the pgq functions are, as in `Queue`.
         loads: reads JSON text, as in `Queue`.
@@ -54,13 +63,16 @@ class Batch(Calls):
 
     def __init__(
         self,
-        executor: Executor | Driver,
+        executor: Executor | AnyAsyncSession | None,
         jobs: Iterable[AnyJob],
         *,
         schema: str | None = None,
         loads: Loads = read_json,
     ) -> None:
-        super().__init__(executor, schema=schema)
+        looks: Any = executor
+        if hasattr(executor, "run_sync"):  # only a session of SQLAlchemy has this
+            looks = driver_of(looks)
+        super().__init__(looks, schema=schema)
         self._loads = loads
         self.ids: tuple[JobId, ...] = tuple(sorted({_id(job) for job in jobs}))
         _check_size(len(self.ids))
@@ -68,7 +80,7 @@ class Batch(Calls):
     @classmethod
     def of(
         cls,
-        executor: Executor | Driver,
+        executor: Executor | AnyAsyncSession | None,
         job: Job[Any],
         *,
         schema: str | None = None,
@@ -121,10 +133,26 @@ class Batch(Calls):
     async def jobs(self, *, connection: Connection | None = None) -> AsyncGenerator[JobSnapshot]:
         """Yield what became of each job, in the order of their ids, without those unknown."""
         for ids in _chunks(self.ids):
-            for job in jobs_of(
-                JobSnapshot, await self._fetch(connection, _sql.GET_MANY, ids), self._loads
-            ):
+            for job in await self._look(connection, ids):
                 yield job
+
+    def progress_sync(
+        self, *, connection: PsycopgConnection | None = None, session: AnySession | None = None
+    ) -> Progress:
+        """Count the jobs from synchronous code, with what `Task.enqueue_sync` takes."""
+        looks: Any = sync_driver_of(connection, session)
+        return finish(self.progress(connection=looks))
+
+    def jobs_sync(
+        self, *, connection: PsycopgConnection | None = None, session: AnySession | None = None
+    ) -> Iterator[JobSnapshot]:
+        """Yield what became of each job, as `jobs` does, with what `Task.enqueue_sync` takes."""
+        looks: Any = sync_driver_of(connection, session)
+        for ids in _chunks(self.ids):
+            yield from finish(self._look(looks, ids))
+
+    async def _look(self, connection: Connection | None, ids: list[JobId]) -> list[JobSnapshot]:
+        return jobs_of(JobSnapshot, await self._fetch(connection, _sql.GET_MANY, ids), self._loads)
 
 
 def _check_size(size: int) -> None:

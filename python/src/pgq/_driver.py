@@ -111,6 +111,29 @@ class Recorder(Driver):
         return True
 
 
+def driver_of(session: AnyAsyncSession) -> SessionDriver:
+    """Return the driver of an asynchronous session of SQLAlchemy."""
+    from pgq import sqlalchemy  # noqa: PLC0415 it is an extra
+
+    own: Any = session
+    return sqlalchemy.AsyncDriver(own)
+
+
+def sync_driver_of(connection: PsycopgConnection | None, session: AnySession | None) -> Driver:
+    """Return the driver of a connection of psycopg, or of a session of SQLAlchemy."""
+    if (connection is None) == (session is None):
+        raise TypeError("either a connection or a session is needed")
+    if connection is not None:
+        from pgq import psycopg  # noqa: PLC0415 it is an extra
+
+        given: Any = connection
+        return psycopg.SyncDriver(given)
+    from pgq import sqlalchemy  # noqa: PLC0415 it is an extra
+
+    own: Any = session
+    return sqlalchemy.SyncDriver(own)
+
+
 def finish(call: Coroutine[Any, Any, T]) -> T:
     """Return the result of a method that runs on a synchronous driver, and so waits for nothing."""
     try:

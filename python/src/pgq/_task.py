@@ -40,7 +40,9 @@ from pgq._driver import (
     PsycopgConnection,
     Recorder,
     Statement,
+    driver_of,
     finish,
+    sync_driver_of,
 )
 from pgq._errors import InvalidArgument, JobCancelled, JobDead, UnknownJob, expect
 from pgq._models import AfterOnDead, Job, JobId, JobSnapshot, Missed, OnDuplicate
@@ -549,25 +551,15 @@ class Task(Generic[P, R]):
             return self.on(connection)
         if session is None or connection is not None:
             raise TypeError("either a connection or a session is needed")
-        from pgq import sqlalchemy  # noqa: PLC0415 it is an extra
-
-        own: Any = session
-        return sqlalchemy.AsyncQueue(own, self.queue, schema=self._schema)
+        return Queue(driver_of(session), self.queue, schema=self._schema)
 
     def _on_sync(
         self, connection: PsycopgConnection | None, session: AnySession | None
     ) -> SyncQueue:
-        if session is None and connection is not None:
-            from pgq import psycopg  # noqa: PLC0415 it is an extra
+        from pgq._sync import SyncQueue  # noqa: PLC0415 it needs this module
 
-            given: Any = connection
-            return psycopg.Queue(given, self.queue, schema=self._schema)
-        if session is None or connection is not None:
-            raise TypeError("either a connection or a session is needed")
-        from pgq import sqlalchemy  # noqa: PLC0415 it is an extra
-
-        own: Any = session
-        return sqlalchemy.Queue(own, self.queue, schema=self._schema)
+        driver = sync_driver_of(connection, session)
+        return SyncQueue(Queue(driver, self.queue, schema=self._schema))
 
     def _with_name(self, options: EnqueueOptions) -> EnqueueOptions:
         return {**options, "headers": self._headers(options.get("headers"))}
