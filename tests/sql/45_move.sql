@@ -2,7 +2,7 @@
  * Another queue, priority or time for a job that is not active.
  */
 begin;
-select plan(50);
+select plan(53);
 \ir support/clock.psql
 select pgq_create_queue('other', max_attempts => 3, max_ready => 3, max_payload => 100) \g /dev/null
 
@@ -132,6 +132,27 @@ select is(pg_temp.code(call), code, call)
                ('pgq_move(' || :m || ', priority => 40000)', '22003'),
                ('pgq_move(' || :m || ', run_at => ''infinity'')', '22023'),
                ('pgq_move(1, ''nowhere'')', '42704')) v (call, code);
+
+-- By what they are like.
+select pgq_create_queue('bulk') \g /dev/null
+select array_agg(pgq_enqueue(to_jsonb(n), headers => '{"task": "news"}',
+                             run_at => pgq._now() + n * '1 hour'::interval)) as news,
+       pgq_enqueue('"l"', headers => '{"task": "news"}', group_key => 'l') as line,
+       pgq_enqueue('"o"', headers => '{"task": "other"}') as other
+  from generate_series(0, 2) n \gset
+prepare move_news as
+select count(*)
+  from pgq_jobs j
+ cross join lateral pgq_move(j.id, 'bulk', priority => -5) as moved
+ where j.queue = 'default' and j.headers ->> 'task' = 'news'
+   and j.state in ('ready', 'scheduled') and j.group_key is null and moved;
+select results_eq('move_news', array[3::bigint], 'jobs are moved by what they are like');
+select is(
+    array(select j.id from pgq_jobs j where j.queue = 'bulk' and j.priority = -5 order by j.id),
+    :'news'::bigint[], 'all of them, the scheduled ones too');
+select is(
+    array(select j.queue from pgq_jobs j where j.id in (:line, :other)), '{default,default}',
+    'and no others');
 
 select * from finish();
 rollback;
