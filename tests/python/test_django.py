@@ -37,7 +37,7 @@ from pgserver import Server
 
 from .cli_session import variables as libpq
 from .pages import read
-from .programs import run_program
+from .programs import run_anyhow, run_program
 from .sessions import Connection, dsn_of, until
 
 ENGINE = "django.db.backends.postgresql"
@@ -137,6 +137,11 @@ def tell(context: Any) -> list[Any]:
 @task
 def fail(text: str) -> None:
     raise pgq.InvalidPayload(text)
+
+
+@task
+def leave() -> None:
+    raise SystemExit(3)
 
 
 @task
@@ -386,12 +391,19 @@ def test_priority_and_run_after_are_those_of_the_job() -> None:
 def test_a_task_that_fails_is_tried_again() -> None:
     result = fail.enqueue("no\nValueError: no")
     bad = return_function.enqueue()
+    left = leave.enqueue()
     work()
-    for failed, kind in ((result, pgq.InvalidPayload), (bad, TypeError)):
+    kinds: list[tuple[Any, type[Exception]]] = [
+        (result, pgq.InvalidPayload),
+        (bad, TypeError),
+        (left, RuntimeError),
+    ]
+    for failed, kind in kinds:
         failed.refresh()
         assert (failed.status, failed.attempts) == ("READY", 1)
         assert failed.errors[0].exception_class is kind
         assert "Traceback" in failed.errors[0].traceback
+    for failed in (result, bad):
         assert "pgq/django/worker.py" not in failed.errors[0].traceback, "that is not of interest"
     assert "in fail" in result.errors[0].traceback.splitlines()[1]
 
@@ -513,6 +525,26 @@ def test_signals_tell_of_each_task(caplog: pytest.LogCaptureFixture) -> None:
         ("task_finished", "2", "SUCCESSFUL"),
         ("task_started", "3", "RUNNING"),
     ]
+
+
+@pytest.mark.parametrize("applications", [["pgq.django"], ["pgq.django", "django_tasks"]])
+def test_the_check_of_backends_is_that_of_djangos_tasks(applications: list[str]) -> None:
+    program = f"""
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+settings.configure(
+    INSTALLED_APPS={applications if django.VERSION < (6, 0) else ["pgq.django"]},
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+    TASKS={{"default": {{"BACKEND": "pgq.django.tasks.PgqBackend"}}}},
+)
+django.setup()
+call_command("check")
+"""
+    status, told = run_anyhow(sys.executable, "-c", program)
+    is_checked = django.VERSION >= (6, 0) or "django_tasks" in applications
+    assert (status != 0, "(pgq.E001)" in told) == (is_checked, is_checked), told
 
 
 def test_a_database_that_is_not_postgresqls_is_an_error() -> None:
