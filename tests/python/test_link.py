@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from pgq._worker.heartbeat import connect_like, name_of_pool
 from pgq._worker.link import Link, Outage, answered
 
 from .sessions import Connection, Dsn, within
@@ -15,6 +16,7 @@ from .sessions import Connection, Dsn, within
 pytestmark = pytest.mark.once
 
 SOON = 0.05
+PRIVATE = {"_connect", "_connect_args", "_connect_kwargs", "_connection_class", "_record_class"}
 
 
 async def test_an_answer_counts_that_comes_while_the_loop_is_blocked(
@@ -71,3 +73,31 @@ async def test_a_call_that_is_given_up_keeps_its_place_in_the_pool(dsn: Dsn) -> 
 
 async def _fetched(pool: asyncpg.Pool[Any]) -> object:
     return await pool.fetchval("select 'there'")
+
+
+async def test_a_worker_connects_like_its_pool_by_attributes_that_asyncpg_still_has(
+    dsn: dict[str, Any],
+) -> None:
+    """None of them is public: a release of asyncpg that renames one is to fail here first."""
+
+    class Own(asyncpg.Connection): ...  # type: ignore[type-arg]  # generic in its stubs only
+
+    class Row(asyncpg.Record): ...
+
+    calls: list[dict[str, Any]] = []
+
+    async def connect(*args: Any, **arguments: Any) -> asyncpg.Connection[Any]:
+        calls.append(arguments)
+        return await asyncpg.connect(*args, **arguments)
+
+    settings = {"application_name": "like the pool"}
+    options: Any = {"connection_class": Own, "record_class": Row, "server_settings": settings}
+    async with asyncpg.create_pool(min_size=0, connect=connect, **dsn, **options) as pool:
+        assert set(asyncpg.Pool.__slots__) >= PRIVATE
+        assert name_of_pool(pool) == f"{dsn['host']}:{dsn['port']}/{dsn['database']}"
+        own = await connect_like(pool)()
+        assert (type(own), len(calls)) == (Own, 1)
+        row = await own.fetchrow("select current_setting('application_name') as name")
+        assert isinstance(row, Row)
+        assert row["name"] == "like the pool"
+        await own.close()
