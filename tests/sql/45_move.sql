@@ -2,7 +2,7 @@
  * Another queue, priority or time for a job that is not active.
  */
 begin;
-select plan(53);
+select plan(54);
 \ir support/clock.psql
 select pgq_create_queue('other', max_attempts => 3, max_ready => 3, max_payload => 100) \g /dev/null
 
@@ -56,6 +56,7 @@ select pg_temp.take() \g /dev/null
 select pgq_fail(d.id, d.token, 'no', '2 hours') from pgq.job d where d.id = :f::bigint \g /dev/null
 select is(pgq_move(:s::bigint, 'other', 3), true, 'a scheduled job is moved');
 select is(pgq_move(:f::bigint, 'other'), true, 'and one that is tried again');
+select is((select (j).history #>> '{0,error}' from pg_temp.job('f') j), 'no', 'which keeps its history');
 select is((select array[(j).state, (j).queue, (j).priority::text, (j).run_at::text] from pg_temp.job('s') j),
           array['scheduled', 'other', '3', '2040-01-01 01:00:10+00'], 'it keeps its time');
 select pg_temp.wait('1 hour') \g /dev/null
