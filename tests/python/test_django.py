@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -137,6 +138,17 @@ def tell(context: Any) -> list[Any]:
 @task
 def fail(text: str) -> None:
     raise pgq.InvalidPayload(text)
+
+
+@task
+def hang() -> None:
+    while True:
+        time.sleep(0.001)
+
+
+@task
+async def hang_later() -> None:
+    await asyncio.Event().wait()
 
 
 @task
@@ -485,6 +497,27 @@ def test_results_are_those_of_the_backend_and_its_tasks() -> None:
     assert found.args == [1]
     with pytest.raises(exceptions.TaskResultMismatch):
         tell.get_result(str(own))
+
+
+def test_a_job_of_a_task_may_have_a_deadline() -> None:
+    told: list[str] = []
+
+    def listen(task_result: Any, **_: Any) -> None:
+        told.append(task_result.id)
+
+    signals.task_finished.connect(listen)
+    try:
+        queue = pgq.django.Queue()
+        for late in (hang, hang_later):
+            headers = {"task": late.module_path, "deadline": 0.05}
+            queue.enqueue({"args": [], "kwargs": {}}, headers=headers, max_attempts=1)
+        work()
+    finally:
+        signals.task_finished.disconnect(listen)
+    results: list[Any] = [hang.get_result("1"), hang_later.get_result("2")]
+    assert [result.status for result in results] == ["FAILED", "FAILED"]
+    assert [result.errors[0].exception_class for result in results] == [TimeoutError] * 2
+    assert told == [], "the worker ends the attempt, not the task"
 
 
 def test_what_is_no_task_fails_its_attempt(caplog: pytest.LogCaptureFixture) -> None:

@@ -80,7 +80,7 @@ async def test_a_worker_connects_like_its_pool_by_attributes_that_asyncpg_still_
 ) -> None:
     """None of them is public: a release of asyncpg that renames one is to fail here first."""
 
-    class Own(asyncpg.Connection): ...  # type: ignore[type-arg]  # generic in its stubs only
+    class Own(asyncpg.Connection): ...
 
     class Row(asyncpg.Record): ...
 
@@ -88,7 +88,8 @@ async def test_a_worker_connects_like_its_pool_by_attributes_that_asyncpg_still_
 
     async def connect(*args: Any, **arguments: Any) -> asyncpg.Connection[Any]:
         calls.append(arguments)
-        return await asyncpg.connect(*args, **arguments)
+        made: asyncpg.Connection[Any] = await asyncpg.connect(*args, **arguments)
+        return made
 
     settings = {"application_name": "like the pool"}
     options: Any = {"connection_class": Own, "record_class": Row, "server_settings": settings}

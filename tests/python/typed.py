@@ -13,7 +13,12 @@ import psycopg
 from pgq import testing
 from pydantic import BaseModel
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
 from sqlalchemy.orm import Session, scoped_session
 
 
@@ -57,6 +62,11 @@ async def send_in_a_transaction(job: pgq.Job[SendEmail], connection: pgq.Connect
     return 1
 
 
+@pgq.task("emails", transaction=True)
+async def store(job: pgq.Job[SendEmail], session: AsyncSession) -> None:
+    session.add(job.payload)
+
+
 @pgq.task("emails")
 async def take_anything(job: pgq.Job) -> None:
     assert_type(job.payload, Any)
@@ -94,6 +104,11 @@ async def right_elsewhere(
     assert_type(await send.enqueue(SendEmail("ada"), session=session), pgq.JobHandle[int])
     await send.enqueue(SendEmail("ada"), session=connection, dedupe_key="ada")
     await send.enqueue_many([SendEmail("ada")], session=scoped)
+    handle = await send.enqueue(SendEmail("ada"), session=session)
+    assert_type(await handle.result(session=session), int)
+    assert_type(await pgq.Batch(session, [handle]).progress(), pgq.Progress)
+    pgq.Batch(connection, [handle])
+    pgq.Worker(tasks=[store], sessions=async_sessionmaker())
 
 
 def right_sync(
@@ -103,6 +118,9 @@ def right_sync(
     send.enqueue_sync(SendEmail("ada"), session=session)
     send.enqueue_sync(SendEmail("ada"), session=scoped)
     send.enqueue_many_sync([SendEmail("ada")], session=connection, dedupe_key=lambda e: e.to)
+    batch = pgq.Batch(None, [1])
+    assert_type(batch.progress_sync(connection=own), pgq.Progress)
+    assert_type([*batch.jobs_sync(session=session)], list[pgq.JobSnapshot])
     own.execute(send.statement(SendEmail("ada")).pyformat()[0])
     assert_type(pgq.psycopg.Queue(own).enqueue(1), pgq.JobId)
     assert_type(pgq.sqlalchemy.Queue(session).dequeue(), list[pgq.Job])
