@@ -219,6 +219,34 @@ async def test_dead_jobs_that_differ_in_numbers_are_of_one_kind(
     assert "Error: user # of # is gone" in page.text
 
 
+async def test_dead_jobs_are_looked_for_in_pages(
+    site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await die(queue)
+    await queue.enqueue_many(list(range(1500)))
+    monkeypatch.setattr("pgq.dashboard._pages._SECONDS", -1)
+    page = await site.get("/dead")
+    assert "No dead job was found here" in page.text
+    assert "The ids from 502 have been looked at. One job is dead in all." in page.text
+    [older] = [url for url in page.values("a", "href") if "before=" in url]
+    page = await site.get(older)
+    assert "1 job, with ids below 502, in 1 kind" in page.text
+    assert f"dead-{job_id}" in page.values("tr", "id")
+    assert "/dead?" in page.values("a", "href"), "back to the newest"
+
+
+async def test_more_dead_jobs_than_are_grouped_come_on_the_next_page(
+    site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await die(queue) for _ in range(3)]
+    monkeypatch.setattr("pgq.dashboard._pages._DEAD", 2)
+    page = await site.get("/dead")
+    assert f"2 jobs of 3, with ids from {ids[1]}, in 1 kind" in page.text
+    monkeypatch.setattr("pgq.dashboard._pages.MOST_DEAD", 3)
+    page = await site.get("/dead", before=ids[1])
+    assert f"1 job of 3 or more, with ids below {ids[1]}, in 1 kind" in page.text
+
+
 async def test_markup_in_every_field_is_text(
     pool: asyncpg.Pool[Any], connection: Connection, admin: pgq.Admin
 ) -> None:

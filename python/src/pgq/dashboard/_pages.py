@@ -24,6 +24,7 @@ from pgq.dashboard._visit import STATES, Visit, asked
 JOBS: Final = 50  # on a page
 _SECONDS: Final = 1.0  # that a page looks for jobs; then it says how far it came
 _DEAD: Final = 20_000  # that are grouped
+MOST_DEAD: Final = 10_000  # that pgq_queues counts
 _TIMED: Final = 1000  # whose times are shown
 _BUCKETS: Final = 60
 _COUNTED: Final = ("ready", "scheduled", "waiting", "active", "dead")
@@ -39,11 +40,11 @@ class Found:
 
     Args:
         jobs: the newest first.
-        low: the ids above it have been looked at.
+        older: the jobs below this id have not been looked at; None: all have.
     """
 
     jobs: list[Row]
-    low: int
+    older: int | None
 
 
 async def find(
@@ -62,7 +63,8 @@ async def find(
                 if loop.time() > until:
                     break
         live.known_id = max(live.known_id, search.known)
-    return Found(found, search.low)
+    older = search.low + 1 if search.low > 0 else None
+    return Found(found, found[-1]["id"] if len(found) == limit else older)
 
 
 def overview(visit: Visit) -> dict[str, Any]:
@@ -180,24 +182,19 @@ async def jobs(visit: Visit) -> dict[str, Any]:
     params = visit.request.query_params
     wanted = asked(params.multi_items())
     before = _id(params.get("before", ""))
-    found = Found([], 0)
+    found = Found([], None)
     if not wanted.problems:
         key = ("jobs", wanted.wanted, before)
         found = await visit.live.once(
             key,
             lambda: find(visit.live, sql.LINES_BETWEEN, wanted.wanted, limit=JOBS, before=before),
         )
-    older = None
-    if len(found.jobs) == JOBS:
-        older = found.jobs[-1]["id"]
-    elif found.low > 0:
-        older = found.low + 1
     return {
         "asked": wanted,
         "before": before,
         "found": found.jobs,
-        "older": older,
-        "looked_at_all": found.low == 0 or len(found.jobs) == JOBS,
+        "older": found.older,
+        "is_full": len(found.jobs) == JOBS,
         "states": STATES,
         "jobs_of_a_page": JOBS,
     }
@@ -330,20 +327,22 @@ class DeadGroup:
 async def dead(visit: Visit) -> dict[str, Any]:
     """Dead jobs, those with the same queue, task and error together."""
     name = visit.param("queue") or None
+    before = _id(visit.param("before"))
 
     async def look() -> Found:
         wanted = Filter(queue=name, states=("dead",))
-        return await find(visit.live, sql.IDS_BETWEEN, wanted, limit=_DEAD)
+        return await find(visit.live, sql.IDS_BETWEEN, wanted, limit=_DEAD, before=before)
 
-    found = await visit.live.once(("dead", name), look)
-    groups = _grouped(found.jobs)
+    found = await visit.live.once(("dead", name, before), look)
+    counts = [row["dead"] for row in visit.queues if name in (None, row["queue"])]
     return {
-        "groups": groups,
+        "groups": _grouped(found.jobs),
         "count": len(found.jobs),
-        "low": found.low,
-        "is_all": found.low == 0,
+        "before": before,
+        "older": found.older,
         "queue": name,
-        "total": sum(row["dead"] for row in visit.queues if name in (None, row["queue"])),
+        "total": sum(counts),
+        "is_least": any(count >= MOST_DEAD for count in counts),
     }
 
 
