@@ -165,6 +165,21 @@ async def test_a_run_of_one_kind_of_dead_jobs_leaves_the_others(
     assert [await state_of(queue, job) for job in (one, two)] == ["ready", "dead"]
 
 
+async def test_a_run_of_dead_jobs_without_a_task_leaves_those_that_have_one(
+    site: Site, queue: pgq.Queue
+) -> None:
+    tasks: tuple[dict[str, str], ...] = ({}, {"task": "send"}, {"task": ""})
+    jobs = [await die(queue, error="gone", headers=headers) for headers in tasks]
+    form = await site.token("/dead")
+    fields = {"verb": "retry:all", "queue": "default", "signature": "gone", "form": form}
+    for job, task in zip(jobs, tasks, strict=True):
+        path, page = await site.look(**fields, **task)
+        assert "Retry 1 job?" in page.text
+        await site.post(f"{path}/start")
+        await site.settled(path)
+        assert await state_of(queue, job) == "ready"
+
+
 async def test_a_run_of_selected_jobs_in_steps(
     site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,14 +204,15 @@ class Meant:
         verb: what it does.
         wanted: what the jobs are like.
         ids: those that were selected, None for all that are like that.
-        error: the last line of their error, with numbers left out; None: no matter.
+        kind: their task, None for those that have none, and the last line of their error, with
+            numbers left out; None: no matter.
         force: cancel active jobs, too.
     """
 
     verb: Verb
     wanted: Filter
     ids: tuple[int, ...] | None = None
-    error: str | None = None
+    kind: tuple[str | None, str] | None = None
     force: bool = False
 
     def target(self) -> Fields:
@@ -227,7 +228,8 @@ class Meant:
             "until": self.wanted.until,
             "text": self.wanted.text,
             "error_text": self.wanted.error,
-            "error": self.error,
+            "error": None if self.kind is None else self.kind[1],
+            "taskless": "yes" if self.kind is not None and self.kind[0] is None else None,
             "ids": None if self.ids is None else len(self.ids),
             "force": "yes" if self.force else None,
         }
@@ -366,7 +368,7 @@ class Runs:
     def _add(self, run: Run, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
             error = signature(row["last_error"])
-            if run.meant.error is None or error == run.meant.error:
+            if run.meant.kind in (None, (row["task"], error)):
                 run.ids.append(row["id"])
                 run.kinds[row["queue"], row["state"], row["task"], error] += 1
         run.total = len(run.ids)

@@ -440,7 +440,7 @@ def _meant(values: Mapping[str, str], pairs: Pairs) -> Meant:
         verb=cast("Verb", verb),
         wanted=replace(wanted.wanted, states=states or possible),
         ids=None if is_all or verb == "purge" else ids,
-        error=values.get("signature"),
+        kind=(values.get("task"), values["signature"]) if "signature" in values else None,
         force=values.get("force") == "yes",
     )
 
