@@ -111,6 +111,36 @@ async def test_a_queue_shows_its_limits_settings_and_what_blocks_its_groups(
     assert "1 job of mail/€ 1" in page.text
 
 
+async def test_a_job_draws_who_waits_for_it_and_not_what_it_may_wait_for(
+    site: Site, queue: pgq.Queue
+) -> None:
+    active, ready = await queue.enqueue(1), await queue.enqueue(2)
+    await queue.dequeue(1)
+    behind = await queue.enqueue({}, after=[active])
+    other = await queue.enqueue({}, after=[ready])
+    page = await site.get(f"/job/{active}")
+    assert "1 job of default Counted among the first 10,000" in page.text
+    for job_id in (behind, other):
+        page = await site.get(f"/job/{job_id}")
+        assert "svg" not in {name for name, _ in page.elements}
+        assert "waits until other jobs have ended. pgq does not tell which ones." in page.text
+        assert "/queue?name=default" in page.values("a", "href")
+
+
+async def test_of_a_group_that_runs_several_jobs_nobody_waits_for_a_certain_one(
+    site: Site, pool: asyncpg.Pool[Any], admin: pgq.Admin
+) -> None:
+    await admin.create_queue("pairs", group_concurrency=2)
+    pairs = pgq.Queue(pool, "pairs")
+    ids = [await pairs.enqueue({}, group_key="ada") for _ in range(3)]
+    await pairs.dequeue(2)
+    page = await site.get(f"/job/{ids[2]}")
+    assert "It waits for its turn in the group" in page.text
+    assert "svg" not in {name for name, _ in page.elements}
+    page = await site.get(f"/job/{ids[0]}")
+    assert "svg" not in {name for name, _ in page.elements}
+
+
 async def test_a_job_shows_all_that_is_kept_of_it(site: Site, queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(
         {"to": "ada"},

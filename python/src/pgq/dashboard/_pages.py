@@ -9,13 +9,13 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from pgq._admin import Admin
 from pgq._operate import sql, stuck
-from pgq._operate.finding import Row
+from pgq._operate.finding import Facts, Row
 from pgq._operate.search import Filter, Search
 from pgq.dashboard._actions import PURGEABLE, signature
 from pgq.dashboard._live import CALL_SECONDS, LIMITS, Live
@@ -225,7 +225,7 @@ async def job(visit: Visit) -> dict[str, Any]:
         "job": row,
         "steps": _steps(row),
         "attempts": _attempts(row["history"]),
-        "graph": _graph(visit.snapshot.facts.obstacles, row),
+        "graph": _graph(visit.snapshot.facts, row),
     }
 
 
@@ -254,17 +254,15 @@ def _steps(row: Row) -> list[tuple[str, datetime]]:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a job waits for, and who waits for it.
+    """What a job waits for, and who waits for it, as far as that is sure.
 
     Args:
-        before: obstacles: rows of the jobs that have to end first.
-        is_sure: False where it waits for one of them, or several.
+        before: obstacles: the jobs of its group that have to end first.
         behind: obstacles: how many jobs wait for it, by queue.
     """
 
-    before: list[Row] = field(default_factory=list[Row])
-    is_sure: bool = True
-    behind: list[Row] = field(default_factory=list[Row])
+    before: list[Row]
+    behind: list[Row]
 
     def __bool__(self) -> bool:
         """Tell whether there is something to draw."""
@@ -274,19 +272,18 @@ class Graph:
 _DRAWN: Final = 6
 
 
-def _graph(obstacles: Iterable[Row], row: Row) -> Graph:
-    rows = [one for one in obstacles if one["cause"] in ("group", "after")]
-    behind = [one for one in rows if one["job_id"] == row["id"]]
+def _graph(facts: Facts, row: Row) -> Graph:
+    """Return what is sure: of `after` pgq does not tell who waits for whom."""
+    # Where several jobs of a group run at a time, the others wait for any of them.
+    lines = {name for name, one in facts.settings.items() if one["group_concurrency"] == 1}
+    groups = [one for one in facts.obstacles if one["cause"] == "group" and one["queue"] in lines]
+    after = [one for one in facts.obstacles if one["cause"] == "after"]
     before: list[Row] = []
-    is_sure = True
-    if row["state"] == "waiting":
-        same = [one for one in rows if one["queue"] == row["queue"]]
-        if row["group_key"] is not None:
-            before = [one for one in same if one["group_key"] == row["group_key"]]
-        else:
-            before = [one for one in same if one["cause"] == "after"]
-            is_sure = len(before) == 1
-    return Graph(before[:_DRAWN], is_sure, behind[:_DRAWN])
+    if row["state"] == "waiting" and row["group_key"] is not None:
+        group = (row["queue"], row["group_key"])
+        before = [one for one in groups if (one["queue"], one["group_key"]) == group]
+    behind = [one for one in (*groups, *after) if one["job_id"] == row["id"]]
+    return Graph(before[:_DRAWN], behind[:_DRAWN])
 
 
 def workers(visit: Visit) -> dict[str, Any]:
