@@ -16,7 +16,11 @@ import pgq
 import pytest
 import pytest_asyncio
 from pgq import dashboard
+from pgq._operate import sql
+from pgq._operate.client import Client
+from pgq._operate.search import Filter, Search
 from pgq.dashboard._live import Live
+from pgserver import PATIENCE
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
@@ -275,6 +279,27 @@ async def test_more_dead_jobs_than_are_grouped_come_on_the_next_page(
     monkeypatch.setattr("pgq.dashboard._pages.MOST_DEAD", 3)
     page = await site.get("/dead", before=ids[1])
     assert f"1 job of 3 or more, with ids below {ids[1]}, in 1 kind" in page.text
+
+
+async def test_a_search_takes_small_steps_where_a_large_one_would_be_slow(
+    connection: Connection, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await queue.enqueue_many([1, 2, 3])
+    # Below many ids that are not in use, a step to the jobs takes a second for 10,000 ids.
+    slow = sql.IDS_BETWEEN.replace(
+        "from @pgq_jobs m",
+        "from @pgq_jobs m, pg_catalog.pg_sleep("
+        "case when $1 < 1000 then ($2::bigint - $1::bigint) / 10000.0 else 0 end)",
+    )
+    assert slow != sql.IDS_BETWEEN
+    monkeypatch.setattr("pgq._operate.search._MOST_MILLISECONDS", 100)
+    search, found = Search(client := Client(connection, None), Filter()), list[int]()
+    async with asyncio.timeout(PATIENCE):
+        async for page in search.pages(slow, limit=10, before=100_000_000):
+            found += [row["id"] for row in page]
+    assert (found, search.low) == (sorted(ids, reverse=True), 0)
+    with pytest.raises(asyncpg.QueryCanceledError):
+        await client.fetch_by_index("select pg_sleep(3600)", milliseconds=1)
 
 
 async def test_markup_in_every_field_is_text(

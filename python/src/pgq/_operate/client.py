@@ -43,8 +43,17 @@ class Client:
         rows = await self.connection.fetch(in_schema(statement, self.schema), *args)
         return [dict(row.items()) for row in rows]
 
-    async def fetch_by_index(self, statement: str, *args: object) -> list[dict[str, Any]]:
-        """Run a statement that must not scan tables, in a transaction of its own."""
+    async def fetch_by_index(
+        self, statement: str, *args: object, milliseconds: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Run a statement that must not scan tables, in a transaction of its own.
+
+        Args:
+            statement: see `fetch`.
+            args: see `fetch`.
+            milliseconds: how long it may take; then the server cancels it.
+        """
+        limit = "" if milliseconds is None else sql.WITHIN.format(milliseconds)
         async with self.connection.transaction():
-            await self.connection.execute(sql.WITH_INDEXES)
+            await self.connection.execute(sql.WITH_INDEXES + limit)
             return await self.fetch(statement, *args)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import asyncpg
+
 from pgq._operate import sql
 from pgq._operate.client import Client
 
-_FIRST_STEP: Final = 1000  # ids that are looked at at once; doubled while too few jobs are found
+_FIRST_STEP: Final = 1000  # ids that are looked at at once; doubled while that is quick
+_QUICK_SECONDS: Final = 0.3
+_MOST_MILLISECONDS: Final = 1000  # of a statement; then it is tried again with less ids
+_FEWER: Final = 16
 _PAGE: Final = 10_000  # jobs that are fetched at once
 
 
@@ -99,15 +105,27 @@ class Search:
         last = 0 if depth is None else max(top - depth, 0)
         self.low, step = top, _FIRST_STEP
         while limit and self.low > last:
-            high, self.low = self.low, max(self.low - step, last)
+            high, low = self.low, max(self.low - step, last)
             most = min(limit, _PAGE)
-            page = await self.client.fetch_by_index(
-                statement, self.low, high, most, *self.wanted.arguments()
-            )
+            began = time.monotonic()
+            try:
+                page = await self.client.fetch_by_index(
+                    statement,
+                    *(low, high, most, *self.wanted.arguments()),
+                    milliseconds=_MOST_MILLISECONDS if step > 1 else None,
+                )
+            except asyncpg.QueryCanceledError:
+                # Many jobs lie below many ids that are not in use.
+                if step == 1:
+                    raise
+                step = max(step // _FEWER, 1)
+                continue
+            self.low = low
             if len(page) == most < limit:
                 self.low = page[-1]["id"] - 1
             limit -= len(page)
-            step *= 2
+            is_quick = time.monotonic() - began < _QUICK_SECONDS
+            step = step * 2 if is_quick else max(step // 2, 1)
             yield page
 
     async def _top_id(self) -> int:

@@ -46,6 +46,7 @@ LOCKS: Final = "select * from @pgq_locks order by waiting_for desc nulls last"
 
 # The state is computed, and looked at last.
 WITH_INDEXES: Final = "set local enable_seqscan = off; set local enable_bitmapscan = off"
+WITHIN: Final = "; set local statement_timeout = {}"
 
 # Both bounds: the planner holds such a range for rarer than a queue, and looks for it first.
 HAS_JOB_ABOVE: Final = """
