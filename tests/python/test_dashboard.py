@@ -184,6 +184,24 @@ async def test_a_page_without_a_database_tries_again_by_itself() -> None:
         assert site.answers[-1].headers["refresh"] == "5"
 
 
+async def test_a_database_without_pgq_and_a_role_without_a_privilege_are_told_what_helps(
+    dsn: dict[str, Any], connection: Connection
+) -> None:
+    role = f"nobody_{dsn['database']}"
+    await connection.execute(f"create role {role} login password 'x'")
+    try:
+        for arguments, hint in (
+            ({**dsn, "database": "postgres"}, "Run 'pgq install'"),
+            ({**dsn, "user": role, "password": "x"}, "grant the privilege to observe them"),
+        ):
+            async with asyncpg.create_pool(**arguments, min_size=0) as pool, site_of(pool) as site:
+                page = await site.get("/", status=503)
+                assert "The queues cannot be shown: " in page.text
+                assert hint in page.text
+    finally:
+        await connection.execute(f"drop role {role}")
+
+
 async def test_filters_find_the_jobs_that_match(
     site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
 ) -> None:

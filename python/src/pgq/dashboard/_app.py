@@ -209,7 +209,7 @@ class _Dashboard:
                 return self._told(request, HTTPStatus.UNAUTHORIZED, "You are not signed in.")
             snapshot = await self.live.fresh()
             if snapshot is None:
-                text = f"The database does not answer: {self.live.problem}."
+                text = self.live.problem or "The dashboard has ended."
                 return self._told(request, HTTPStatus.SERVICE_UNAVAILABLE, text)
             nonce = self.forms.nonce_of(request) or secrets.token_urlsafe(16)
             number = request.query_params.get("done", "")

@@ -35,6 +35,16 @@ _SPACING_SECONDS: Final = 5.0  # between two samples that are kept
 _SAMPLES: Final = 720
 _CONNECTIONS: Final = 3  # of the pool, at a time
 _ANSWERS: Final = 200  # that are kept
+_INSTALL_HINT: Final = (
+    "Run 'pgq install', or 'pgq upgrade' if pgq is of an older version, or name its schema"
+)
+_HINTS: Final = {
+    "3F000": _INSTALL_HINT,
+    "42501": "A role that manages queues can grant the privilege to observe them with pgq_grant",
+    "42703": _INSTALL_HINT,
+    "42883": _INSTALL_HINT,
+    "42P01": _INSTALL_HINT,
+}
 
 
 class Sample(NamedTuple):
@@ -259,7 +269,7 @@ class Live:
                 async with asyncio.timeout(CALL_SECONDS), self.connect() as client:
                     await (self._sample(client) if rests else self._look(client))
             except SERVER_ERRORS as exc:
-                self.problem = reason(exc)
+                self.problem = problem_of(exc)
             else:
                 self.problem = None
             ended = loop.time()
@@ -311,9 +321,21 @@ class Live:
 
 
 def reason(exc: Exception) -> str:
-    """Return why a call failed, on one line."""
+    """Return why a call failed and what helps, on one line."""
     if isinstance(exc, TimeoutError):
         return "the server did not answer in time"
     text = str(exc.args[0]) if exc.args and isinstance(exc.args[0], str) else str(exc)
-    parts = [text or type(exc).__name__, getattr(exc, "detail", None), getattr(exc, "hint", None)]
+    hint = getattr(exc, "hint", None) or _HINTS.get(_sqlstate(exc))
+    parts = [text or type(exc).__name__, getattr(exc, "detail", None), hint]
     return ". ".join(str(part).rstrip(".") for part in parts if part)
+
+
+def problem_of(exc: Exception) -> str:
+    """Return why there was no look."""
+    is_refused = _sqlstate(exc) in _HINTS
+    what = "The queues cannot be shown" if is_refused else "The database does not answer"
+    return f"{what}: {reason(exc)}."
+
+
+def _sqlstate(exc: Exception) -> str:
+    return getattr(exc, "sqlstate", None) or ""
