@@ -21,7 +21,6 @@ from starlette.requests import HTTPConnection
 from .sessions import until
 
 LIVE: Final = "pgq.dashboard._live"
-PAGES: Final = "pgq.dashboard._pages"
 VOID = {"input", "meta", "link", "br", "hr"}
 
 
@@ -144,7 +143,7 @@ async def site_of(
     options.setdefault("interval", timedelta(milliseconds=50))
     app = dashboard.app(pool, **options)
     # A busy machine may take its time.
-    with patch(f"{LIVE}.CALL_SECONDS", PATIENCE), patch(f"{PAGES}.CALL_SECONDS", PATIENCE):
+    with patch(f"{LIVE}.CALL_SECONDS", PATIENCE):
         async with visit(app, user) as site:
             yield site
         await app.state.close()

@@ -24,7 +24,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
 
 from .cli_session import SCRIPT, Cli, url_of, variables
-from .dashboard_site import Site, site_of
+from .dashboard_site import LIVE, Site, site_of
 from .sessions import Connection, until
 from .test_dashboard import die
 
@@ -246,6 +246,29 @@ async def test_a_run_that_is_stopped_ends_after_its_step(
 
     await until(is_noted)
     assert await state_of(queue, ids[2]) == "ready"
+
+
+async def test_what_waits_for_an_open_transaction_is_given_up_and_keeps_nobody_waiting(
+    site: Site, queue: pgq.Queue, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, free = await queue.enqueue(1), await queue.enqueue(2)
+    path, _ = await site.look(verb="cancel", id=locked)
+    other, _ = await site.look(verb="cancel", id=free)
+    form = await site.token()
+    async with connection.transaction():
+        await connection.execute("select from pgq.job where id = $1 for update", locked)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{LIVE}.CALL_SECONDS", 0.2)
+            fields = {"action": "cancel", "queue": "default", "id": locked, "back": "/"}
+            await site.post("/do", **fields, form=form)
+            await site.post(f"{path}/start", form=form)
+            failed = await site.settled(path)
+        await site.post(f"{other}/start", form=form)
+        assert "Done: 1 job is cancelled" in (await site.settled(other)).text
+        told = (await site.get("/actions")).text
+    assert "Failed: the server did not answer in time: 0 jobs are cancelled" in failed.text
+    assert "it may have been done or not: the server did not answer in time" in told
+    assert await state_of(queue, locked) == "ready"
 
 
 async def test_a_purge_deletes_the_states_that_were_named(site: Site, queue: pgq.Queue) -> None:

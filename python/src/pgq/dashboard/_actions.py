@@ -8,12 +8,13 @@ logged with its user by the logger `pgq.dashboard.audit`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
 import secrets
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -287,7 +288,7 @@ def signature(error: str | None) -> str:
 
 
 class Runs:
-    """The runs of this process; one at a time is at work."""
+    """The runs of this process; they take turns, a step each."""
 
     def __init__(self, live: Live, audit: Audit) -> None:
         self._live = live
@@ -337,33 +338,49 @@ class Runs:
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _go_on(self, run: Run, work: Callable[[Client, Run], Awaitable[None]]) -> None:
+    def _go_on(self, run: Run, work: Callable[[Run], Awaitable[None]]) -> None:
         async def go_on() -> None:
             try:
-                async with self._turn, self._live.connect() as client:
-                    await work(client, run)
+                await work(run)
             except SERVER_ERRORS as exc:
                 run.phase, run.problem = "failed", reason(exc)
-                self._note(run, f"failed: {run.problem}")
+                self._note(run, f"failed: {run.problem}; {outcome_of(run)}")
 
         run.task = asyncio.get_running_loop().create_task(go_on())
 
-    async def _look_for(self, client: Client, run: Run) -> None:
+    @contextlib.asynccontextmanager
+    async def _step(self) -> AsyncGenerator[Client]:
+        """Lend the one connection of all runs for a step."""
+        async with self._turn, self._live.call() as client:
+            yield client
+
+    async def _look_for(self, run: Run) -> None:
         meant = run.meant
         if meant.verb == "purge":
-            await self._count(client, run)
+            await self._count(run)
         elif meant.ids is not None:
-            rows = await client.fetch(sql.IDS_OF, list(meant.ids))
+            async with self._step() as client:
+                rows = await client.fetch(sql.IDS_OF, list(meant.ids))
             states = STATES_OF[meant.verb]
             self._add(run, [row for row in rows if row["state"] in states])
         else:
-            search = Search(client, meant.wanted, known=self._live.known_id)
-            async for page in search.pages(sql.IDS_BETWEEN, limit=MOST):
-                self._add(run, page)
-                run.low = search.low
-            self._live.known_id = search.known
+            await self._search(run)
         run.ids.reverse()
         run.phase = "asking"
+
+    async def _search(self, run: Run) -> None:
+        async with self._step() as client:
+            search = Search(client, run.meant.wanted, known=self._live.known_id)
+        pages = search.pages(sql.IDS_BETWEEN, limit=MOST)
+        async with contextlib.aclosing(pages):
+            while True:
+                async with self._step() as search.client:
+                    page = await anext(pages, None)
+                if page is None:
+                    break
+                self._add(run, page)
+                run.low = search.low
+        self._live.known_id = search.known
 
     def _add(self, run: Run, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
@@ -373,41 +390,45 @@ class Runs:
                 run.kinds[row["queue"], row["state"], row["task"], error] += 1
         run.total = len(run.ids)
 
-    async def _count(self, client: Client, run: Run) -> None:
+    async def _count(self, run: Run) -> None:
         """Count what a purge would delete; of the archive only dead jobs are counted."""
         queue = run.meant.wanted.queue or ""
-        for row in await client.fetch(sql.QUEUES):
+        async with self._step() as client:
+            rows = await client.fetch(sql.QUEUES)
+        for row in rows:
             for state in run.meant.wanted.states or ():
                 if row["queue"] == queue and (count := row.get(state) or 0):
                     run.kinds[queue, state, None, ""] = count
         run.total = sum(run.kinds.values())
 
-    async def _change(self, client: Client, run: Run) -> None:
-        if run.meant.verb == "purge":
-            await self._purge(client, run)
-        else:
-            while run.phase == "running" and run.passed < run.total:
-                ids = run.ids[run.passed : run.passed + bulk.STEP]
-                if run.meant.verb == "retry":
-                    run.changed += len(await bulk.retry(client, ids))
-                elif run.meant.verb == "run":
-                    run.changed += len(await bulk.run_now(client, ids))
-                else:
-                    run.changed += len(await bulk.cancel(client, ids, force=run.meant.force))
-                run.passed += len(ids)
+    async def _change(self, run: Run) -> None:
+        has_more = True
+        while run.phase == "running" and has_more:
+            async with self._step() as client:
+                has_more = await self._change_some(client, run)
         if run.phase == "running":
             run.phase = "done"
         self._note(run, f"{run.phase}: {outcome_of(run)}")
 
-    async def _purge(self, client: Client, run: Run) -> None:
-        admin, queue = client.admin(), run.meant.wanted.queue or ""
-        states = cast("tuple[JobState, ...]", run.meant.wanted.states)
-        while run.phase == "running":
-            count = await admin.purge(queue, states, _PURGE_STEP)
+    async def _change_some(self, client: Client, run: Run) -> bool:
+        """Do a step, and tell whether there are more jobs."""
+        verb, ids = run.meant.verb, run.ids[run.passed : run.passed + bulk.STEP]
+        if verb == "purge":
+            queue, states = run.meant.wanted.queue or "", run.meant.wanted.states
+            count = await client.admin().purge(
+                queue, cast("tuple[JobState, ...]", states), _PURGE_STEP
+            )
             run.changed += count
             run.passed += count
-            if count < _PURGE_STEP:
-                return
+            return count == _PURGE_STEP
+        if verb == "retry":
+            run.changed += len(await bulk.retry(client, ids))
+        elif verb == "run":
+            run.changed += len(await bulk.run_now(client, ids))
+        else:
+            run.changed += len(await bulk.cancel(client, ids, force=run.meant.force))
+        run.passed += len(ids)
+        return run.passed < run.total
 
     def _note(self, run: Run, outcome: str) -> None:
         self._live.change()

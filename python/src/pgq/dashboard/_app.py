@@ -360,11 +360,11 @@ class _Dashboard:
             return self._told(visit.request, HTTPStatus.BAD_REQUEST, "No such action.", visit)
         target = {field: values[field] for field in action.fields}
         try:
-            async with self.live.connect() as client:
+            async with self.live.call() as client:
                 outcome, is_done = await action.run(client, target), True
         except RefusedError as exc:
             outcome, is_done = str(exc), False
-        except ConnectionLost as exc:
+        except (ConnectionLost, TimeoutError) as exc:
             outcome, is_done = f"it may have been done or not: {reason(exc)}", False
         except (Error, *SERVER_ERRORS) as exc:
             outcome, is_done = reason(exc), False

@@ -164,6 +164,16 @@ class Live:
         async with self._connections, self.pool.acquire() as connection:
             yield Client(cast("asyncpg.Connection[Any]", connection), self.schema)
 
+    @contextlib.asynccontextmanager
+    async def call(self) -> AsyncGenerator[Client]:
+        """Lend a connection for a call that must not take long.
+
+        Raises:
+            TimeoutError: it took longer, or no connection was free.
+        """
+        async with asyncio.timeout(CALL_SECONDS), self.connect() as client:
+            yield client
+
     async def fresh(self) -> Snapshot | None:
         """Return what the last look saw; a new look, if that is old or something was changed.
 
@@ -266,7 +276,7 @@ class Live:
             rests = not self._is_viewed(began)
             self._begun += 1
             try:
-                async with asyncio.timeout(CALL_SECONDS), self.connect() as client:
+                async with self.call() as client:
                     await (self._sample(client) if rests else self._look(client))
             except SERVER_ERRORS as exc:
                 self.problem = problem_of(exc)

@@ -18,7 +18,7 @@ from pgq._operate import sql, stuck
 from pgq._operate.finding import Facts, Row
 from pgq._operate.search import Filter, Search
 from pgq.dashboard._actions import PURGEABLE, signature
-from pgq.dashboard._live import CALL_SECONDS, LIMITS, Live
+from pgq.dashboard._live import LIMITS, Live
 from pgq.dashboard._visit import STATES, Visit, asked
 
 JOBS: Final = 50  # on a page
@@ -54,7 +54,7 @@ async def find(
     loop = asyncio.get_running_loop()
     until = loop.time() + _SECONDS
     found: list[Row] = []
-    async with asyncio.timeout(CALL_SECONDS), live.connect() as client:
+    async with live.call() as client:
         search = Search(client, wanted, known=live.known_id)
         pages = search.pages(statement, limit=limit, before=before)
         async with contextlib.aclosing(pages):
@@ -212,7 +212,7 @@ async def job(visit: Visit) -> dict[str, Any]:
     if job_id is not None:
 
         async def look() -> list[Row]:
-            async with asyncio.timeout(CALL_SECONDS), visit.live.connect() as client:
+            async with visit.live.call() as client:
                 return await client.fetch(sql.JOB, job_id)
 
         rows = await visit.live.once(("job", job_id), look)
