@@ -6,7 +6,9 @@
   const pulse = document.getElementById("pulse");
   const PLACES = { q: "/", j: "/jobs", d: "/dead", w: "/workers", s: "/schedules", a: "/actions" };
   const CHARTS_EVERY = 5000;
+  const ANSWER_WITHIN = 3000;
   let stream = null;
+  let missing = 0;
   let isFrozen = false;
 
   // Live
@@ -33,6 +35,15 @@
     drawCharts();
   }
 
+  // An answer that is no page of the dashboard is from a proxy, or asks to sign in.
+  document.addEventListener("htmx:before:swap", (event) => {
+    const { response, text } = event.detail.ctx;
+    if (text.includes('<div id="live"')) return;
+    event.preventDefault();
+    if (response.status >= 500) tell("lost", "no answer");
+    else location.reload();
+  });
+
   // A tab that is not seen has no stream: browsers allow few connections to one address.
   function listen() {
     if (document.hidden) {
@@ -48,8 +59,13 @@
       };
       stream.addEventListener("tick", look("live", "live"));
       stream.addEventListener("lost", look("lost", "no database"));
+      stream.addEventListener("open", () => {
+        clearTimeout(missing);
+        missing = 0;
+      });
       stream.addEventListener("error", () => {
-        tell("lost", "no answer");
+        // A stream ends every few minutes, and is begun anew within a second.
+        missing ||= setTimeout(() => tell("lost", "no answer"), ANSWER_WITHIN);
         // After an answer that is no stream the browser does not try again.
         if (stream?.readyState === EventSource.CLOSED) {
           stream = null;
