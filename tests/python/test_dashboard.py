@@ -488,6 +488,18 @@ async def test_viewers_of_the_same_jobs_share_a_search_and_others_have_their_own
     assert asked == ["a", "b", "a"], "after a change nothing old is shown"
 
 
+async def test_a_change_as_a_search_begins_does_not_break_it(site: Site) -> None:
+    live: Live = site.app.state.live
+
+    async def answer() -> str:
+        return "now"
+
+    asked = asyncio.create_task(live.once("a", answer))
+    await asyncio.sleep(0)
+    live.change()
+    assert await asked == "now"
+
+
 async def test_an_answer_that_has_failed_is_not_kept(site: Site) -> None:
     live: Live = site.app.state.live
 

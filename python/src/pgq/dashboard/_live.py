@@ -123,7 +123,7 @@ class History:
 
 @dataclass(slots=True)
 class _Answer:
-    task: asyncio.Task[Any]
+    task: asyncio.Task[Any] | None = None
     until: float = float("inf")
 
 
@@ -206,14 +206,14 @@ class Live:
         answer = self._answers.get(key)
         if answer is None or loop.time() > answer.until:
             self._forget(loop.time())
-            answer = self._answers[key] = _Answer(loop.create_task(self._timed(key, make)))
-        result: T = await asyncio.shield(answer.task)
+            answer = self._answers[key] = _Answer()
+            answer.task = loop.create_task(self._timed(answer, make))
+        result: T = await asyncio.shield(cast("asyncio.Task[T]", answer.task))
         return result
 
-    async def _timed(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
+    async def _timed(self, answer: _Answer, make: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        answer = self._answers[key]
         try:
             result = await make()
         except BaseException:
