@@ -500,6 +500,19 @@ async def test_a_change_as_a_search_begins_does_not_break_it(site: Site) -> None
     assert await asked == "now"
 
 
+async def test_a_fault_of_the_dashboard_in_a_look_is_told_and_the_next_look_goes_on(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.get("/")
+    with monkeypatch.context() as patch:
+        patch.setattr("pgq.dashboard._live.gather", None)
+        site.app.state.live.change()
+        assert "The look at the queues has failed: TypeError" in (await site.get("/")).text
+    assert "the queues could not be read for the dashboard" in caplog.text
+    site.app.state.live.change()
+    assert "has failed" not in (await site.get("/")).text
+
+
 async def test_an_answer_that_has_failed_is_not_kept(site: Site) -> None:
     live: Live = site.app.state.live
 

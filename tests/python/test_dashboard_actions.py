@@ -271,6 +271,18 @@ async def test_what_waits_for_an_open_transaction_is_given_up_and_keeps_nobody_w
     assert await state_of(queue, locked) == "ready"
 
 
+async def test_a_fault_of_the_dashboard_ends_a_run_and_is_told(
+    site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = await site.look(verb="cancel", id=await queue.enqueue({}))
+    monkeypatch.setattr("pgq._operate.bulk.cancel", None)
+    await site.post(f"{path}/start")
+    page = await site.settled(path)
+    assert "Failed: TypeError" in page.text
+    assert "a run of the dashboard failed" in caplog.text
+    assert "failed: TypeError" in (await site.get("/actions")).text
+
+
 async def test_a_purge_deletes_the_states_that_were_named(site: Site, queue: pgq.Queue) -> None:
     dead, job_id = await die(queue), await queue.enqueue({})
     path, page = await site.look(verb="purge", queue="default", state=["ready", "completed"])

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from pgq._log import log, trouble
 from pgq._models import JobState
 from pgq._operate import bulk, sql, wording
 from pgq._operate.client import SERVER_ERRORS, Client
@@ -343,10 +344,16 @@ class Runs:
             try:
                 await work(run)
             except SERVER_ERRORS as exc:
-                run.phase, run.problem = "failed", reason(exc)
-                self._note(run, f"failed: {run.problem}; {outcome_of(run)}")
+                self._fail(run, reason(exc))
+            except Exception as exc:
+                log.exception("a run of the dashboard failed", extra=trouble(exc))
+                self._fail(run, repr(exc))
 
         run.task = asyncio.get_running_loop().create_task(go_on())
+
+    def _fail(self, run: Run, problem: str) -> None:
+        run.phase, run.problem = "failed", problem
+        self._note(run, f"failed: {problem}; {outcome_of(run)}")
 
     @contextlib.asynccontextmanager
     async def _step(self) -> AsyncGenerator[Client]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import asyncpg
 
+from pgq._log import log, trouble
 from pgq._operate import obstacles, sql
 from pgq._operate.client import SERVER_ERRORS, Client
 from pgq._operate.finding import Facts, Finding, Limits, Row, gather
@@ -280,6 +281,10 @@ class Live:
                     await (self._sample(client) if rests else self._look(client))
             except SERVER_ERRORS as exc:
                 self.problem = problem_of(exc)
+            except Exception as exc:
+                # Whoever waits for the look is told, as well.
+                log.exception("the queues could not be read for the dashboard", extra=trouble(exc))
+                self.problem = f"The look at the queues has failed: {exc!r}."
             else:
                 self.problem = None
             ended = loop.time()
