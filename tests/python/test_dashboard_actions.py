@@ -562,3 +562,27 @@ async def test_the_database_goes_and_comes_back(server: Server, dsn: dict[str, A
 
         await until(is_back)
         await site.get("/jobs?queue=other")
+
+
+async def test_a_database_that_did_not_answer_for_long_is_looked_for_soon(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = site.app.state.live
+    await site.get("/")
+    monkeypatch.setattr(f"{LIVE}._SHARE", 1e9)
+    monkeypatch.setattr(f"{LIVE}._LOST_SECONDS", 0.01)
+
+    async def hang(client: object) -> None:
+        del client
+        await asyncio.sleep(0.01)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{LIVE}.gather", hang)
+        live.change()
+        assert "did not answer in time" in (await site.get("/")).text
+
+    async def is_back() -> bool:
+        return "did not answer" not in (await site.get("/")).text
+
+    await until(is_back)

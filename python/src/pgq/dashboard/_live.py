@@ -30,6 +30,7 @@ CALL_SECONDS: Final = 10.0
 LIMITS: Final = Limits(timedelta(minutes=1), timedelta(minutes=10))
 _SHARE: Final = 10.0  # a look that takes a second is repeated after so many
 _RESTING_SECONDS: Final = 15.0  # between samples while there are no viewers
+_LOST_SECONDS: Final = 15.0  # at most, between looks that fail
 _VIEWED_SECONDS: Final = 10.0  # after the last request
 _STREAM_SECONDS: Final = 300.0  # until a viewer has to connect again
 _SPACING_SECONDS: Final = 5.0  # between two samples that are kept
@@ -291,8 +292,10 @@ class Live:
             if not rests:
                 self._looked_at = ended
             self._revision = self._begun
-            took = ended - began
-            self._pause = max(self.interval, _SHARE * took)
+            pause = _SHARE * (ended - began)
+            # A database that is lost is looked for, even if that takes long.
+            pause = pause if self.problem is None else min(pause, _LOST_SECONDS)
+            self._pause = max(self.interval, pause)
             self._tell()
             await self._sleep(max(self._pause, _RESTING_SECONDS) if rests else self._pause)
 
