@@ -320,6 +320,25 @@ async def test_a_search_takes_small_steps_where_a_large_one_would_be_slow(
         await client.fetch_by_index("select pg_sleep(3600)", milliseconds=1)
 
 
+async def test_what_is_left_out_of_a_long_list_is_counted(
+    site: Site, connection: Connection, queue: pgq.Queue
+) -> None:
+    await queue.enqueue_many(list(range(201)))
+    await connection.execute("""
+        select pgq_fail(id, token, repeat('x', id::integer), retryable => false)
+          from pgq_dequeue(201);
+        select pgq_schedule('s' || n, '@daily', '1', 'default') from generate_series(1, 101) n;
+        select pgq_pause_schedule('s' || n) from generate_series(1, 101) n;
+    """)
+    assert "and 1 other kinds" in (await site.get("/dead")).text
+    page = await site.get("/")
+    assert "97 more" in page.text
+    assert "and 2 more; pgq doctor shows all" in page.text
+    # Otherwise the script would close what is open, each time that the page is renewed.
+    [config] = [one["content"] for _, one in page.elements if one.get("name") == "htmx-config"]
+    assert "open" in json.loads(str(config))["morphIgnore"]
+
+
 async def test_markup_in_every_field_is_text(
     pool: asyncpg.Pool[Any], connection: Connection, admin: pgq.Admin
 ) -> None:
