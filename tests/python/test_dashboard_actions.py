@@ -312,6 +312,24 @@ async def test_a_run_is_its_users(site: Site, queue: pgq.Queue) -> None:
     await site.post(f"{path}/start", 404)
 
 
+async def test_the_runs_of_others_do_not_displace_a_preview(
+    site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq.dashboard._actions._RUNS", 2)
+    job_id = await queue.enqueue({})
+    path, _ = await site.look(verb="cancel", id=job_id)
+    site.client.headers["x-test-user"] = "bob"
+    of_bob = [(await site.look(verb="cancel", id=job_id))[0] for _ in range(3)]
+    await site.get(of_bob[0], status=404)
+    await site.post(f"{of_bob[1]}/start")
+    assert "Done: 1 job is cancelled." in (await site.settled(of_bob[1])).text
+    await site.get(of_bob[2])
+    site.client.headers["x-test-user"] = "ada"
+    assert "Cancel 1 job?" in (await site.get(path)).text
+    await site.post(f"{path}/start")
+    assert "Done: 0 jobs are cancelled; 1 job not" in (await site.settled(path)).text
+
+
 async def test_forms_of_others_change_nothing(site: Site, admin: pgq.Admin) -> None:
     fields = {"action": "pause", "queue": "default", "back": "/"}
     token = await site.token()

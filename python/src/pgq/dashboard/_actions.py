@@ -42,7 +42,7 @@ STATES_OF: Final[Mapping[Verb, tuple[str, ...]]] = {
 _NUMBER: Final = re.compile(r"\d+")
 _PURGE_STEP: Final = 1000
 _ENTRIES: Final = 300
-_RUNS: Final = 50
+_RUNS: Final = 50  # of a user that are kept
 _SIGNATURES: Final = 12  # kinds of jobs that a preview shows
 
 audit_log: Final = logging.getLogger("pgq.dashboard.audit")
@@ -247,7 +247,7 @@ class Run:
         user: who has begun it, and alone may go on with it.
         meant: which jobs.
         phase: how far it is.
-        ids: the jobs, the oldest first; of a purge there are none.
+        ids: the jobs, the oldest first, until the end; of a purge there are none.
         kinds: how many there are of each queue, state, task and error.
         total: how many jobs there are.
         passed: of those, how many have been tried.
@@ -309,9 +309,8 @@ class Runs:
     def begin(self, user: User, meant: Meant) -> Run:
         """Look which jobs are meant."""
         run = Run(secrets.token_urlsafe(12), user, meant, datetime.now(UTC))
-        idle = [one.id for one in self._runs.values() if not one.is_busy]
-        for run_id in idle[: max(len(self._runs) + 1 - _RUNS, 0)]:
-            del self._runs[run_id]
+        for one in [one for one in self.of(user) if not one.is_busy][_RUNS - 1 :]:
+            del self._runs[one.id]
         self._runs[run.id] = run
         self._go_on(run, self._look_for)
         return run
@@ -330,7 +329,7 @@ class Runs:
             if not was_running and run.task is not None:
                 run.task.cancel()
             if not was_running:
-                self._note(run, "stopped before anything was changed")
+                self._end(run, "stopped before anything was changed")
 
     async def close(self) -> None:
         """End all runs after their step."""
@@ -353,7 +352,7 @@ class Runs:
 
     def _fail(self, run: Run, problem: str) -> None:
         run.phase, run.problem = "failed", problem
-        self._note(run, f"failed: {problem}; {outcome_of(run)}")
+        self._end(run, f"failed: {problem}; {outcome_of(run)}")
 
     @contextlib.asynccontextmanager
     async def _step(self) -> AsyncGenerator[Client]:
@@ -415,7 +414,7 @@ class Runs:
                 has_more = await self._change_some(client, run)
         if run.phase == "running":
             run.phase = "done"
-        self._note(run, f"{run.phase}: {outcome_of(run)}")
+        self._end(run, f"{run.phase}: {outcome_of(run)}")
 
     async def _change_some(self, client: Client, run: Run) -> bool:
         """Do a step, and tell whether there are more jobs."""
@@ -437,7 +436,8 @@ class Runs:
         run.passed += len(ids)
         return run.passed < run.total
 
-    def _note(self, run: Run, outcome: str) -> None:
+    def _end(self, run: Run, outcome: str) -> None:
+        run.ids.clear()  # there may be a million
         self._live.change()
         is_done = run.phase == "done"
         self._audit.note(
