@@ -339,6 +339,26 @@ async def test_what_is_left_out_of_a_long_list_is_counted(
     assert "open" in json.loads(str(config))["morphIgnore"]
 
 
+async def test_commands_to_copy_quote_the_names_in_them(
+    dsn: dict[str, Any], connection: Connection, pool: asyncpg.Pool[Any], admin: pgq.Admin
+) -> None:
+    await admin.create_queue("a; rm x", keep_completed=timedelta(0))
+    async with site_of(pool) as site:
+        text = (await site.get("/queue", name="a; rm x")).text
+        assert "pgq queue configure 'a; rm x' --keep-completed 1d" in text
+    role = f"o'{dsn['database']}"
+    await connection.execute(f"create role \"{role}\" login password 'x'")
+    await admin.grant("a; rm x", role, ["observe"])
+    try:
+        arguments: dict[str, Any] = {**dsn, "user": role, "password": "x"}
+        async with asyncpg.create_pool(**arguments, min_size=0) as own, site_of(own) as site:
+            quoted = role.replace("'", "''")
+            assert f"pgq_grant('*', '{quoted}', '{{observe}}')" in (await site.get("/")).text
+    finally:
+        await admin.revoke("a; rm x", role)
+        await connection.execute(f'drop role "{role}"')
+
+
 async def test_markup_in_every_field_is_text(
     pool: asyncpg.Pool[Any], connection: Connection, admin: pgq.Admin
 ) -> None:

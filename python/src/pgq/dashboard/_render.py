@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pgq._operate import wording
+from pgq._operate import finding, wording
 from pgq.dashboard._live import Sample
 
 HERE: Final = Path(__file__).parent
@@ -133,7 +134,9 @@ def environment() -> Environment:
         "age": age,
         "error_line": wording.error_line,
         "line": wording.line,
+        "literal": finding.literal,
         "number": number,
+        "shell": shlex.quote,
         "shown": wording.text,
         "utc": utc,
     }
