@@ -149,13 +149,13 @@ RUN_SCHEDULE: Final = """
 
 IDS_BETWEEN: Final = (
     """
-    select j.id, j.queue, j.state, j.task, j.finished_at,
+    select j.id, j.queue, j.state, j.group_key, j.task, j.finished_at,
            pg_catalog.right(j.last_error, 1000) as last_error"""
     + _MATCHING
 )
 
 IDS_OF: Final = """
-    select j.id, j.queue, j.state, j.headers ->> 'task' as task,
+    select j.id, j.queue, j.state, j.group_key, j.headers ->> 'task' as task,
            pg_catalog.right(j.last_error, 1000) as last_error
       from pg_catalog.unnest($1::bigint[]) i (id), @pgq_get(i.id) j"""
 

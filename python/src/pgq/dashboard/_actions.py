@@ -25,7 +25,7 @@ from pgq._operate import bulk, sql, wording
 from pgq._operate.client import SERVER_ERRORS, Client
 from pgq._operate.search import Filter, Search
 from pgq.dashboard._access import User
-from pgq.dashboard._live import Live, reason
+from pgq.dashboard._live import MOST_DEAD, Live, reason
 
 Fields: TypeAlias = Mapping[str, str]
 Verb: TypeAlias = Literal["retry", "run", "cancel", "purge"]
@@ -246,9 +246,12 @@ class Run:
         id: not to be guessed.
         user: who has begun it, and alone may go on with it.
         meant: which jobs.
+        may: tells whether this user may do so in a queue.
         phase: how far it is.
         ids: the jobs, the oldest first, until the end; of a purge there are none.
         kinds: how many there are of each queue, state, task and error.
+        left_out: how many of those that match cannot be meant, by the reason.
+        is_cut: more jobs may match, or be deleted, than were counted.
         total: how many jobs there are.
         passed: of those, how many have been tried.
         changed: of those, how many were changed.
@@ -259,12 +262,15 @@ class Run:
     id: str
     user: User
     meant: Meant
+    may: Callable[[str], bool]
     at: datetime
     phase: Phase = "looking"
     ids: list[int] = field(default_factory=list[int])
     kinds: Counter[tuple[str, str, str | None, str]] = field(
         default_factory=Counter[tuple[str, str, str | None, str]]
     )
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    is_cut: bool = False
     total: int = 0
     passed: int = 0
     changed: int = 0
@@ -306,9 +312,9 @@ class Runs:
         """Return the runs of a user, the newest first."""
         return [run for run in reversed(self._runs.values()) if run.user.name == user.name]
 
-    def begin(self, user: User, meant: Meant) -> Run:
+    def begin(self, user: User, meant: Meant, may: Callable[[str], bool]) -> Run:
         """Look which jobs are meant."""
-        run = Run(secrets.token_urlsafe(12), user, meant, datetime.now(UTC))
+        run = Run(secrets.token_urlsafe(12), user, meant, may, datetime.now(UTC))
         for one in [one for one in self.of(user) if not one.is_busy][_RUNS - 1 :]:
             del self._runs[one.id]
         self._runs[run.id] = run
@@ -367,8 +373,7 @@ class Runs:
         elif meant.ids is not None:
             async with self._step() as client:
                 rows = await client.fetch(sql.IDS_OF, list(meant.ids))
-            states = STATES_OF[meant.verb]
-            self._add(run, [row for row in rows if row["state"] in states])
+            self._add(run, rows)
         else:
             await self._search(run)
         run.ids.reverse()
@@ -377,7 +382,7 @@ class Runs:
     async def _search(self, run: Run) -> None:
         async with self._step() as client:
             search = Search(client, run.meant.wanted, known=self._live.known_id)
-        pages = search.pages(sql.IDS_BETWEEN, limit=MOST)
+        pages, found = search.pages(sql.IDS_BETWEEN, limit=MOST), 0
         async with contextlib.aclosing(pages):
             while True:
                 async with self._step() as search.client:
@@ -385,13 +390,24 @@ class Runs:
                 if page is None:
                     break
                 self._add(run, page)
+                found += len(page)
                 run.low = search.low
+        run.is_cut = found == MOST
         self._live.known_id = search.known
 
     def _add(self, run: Run, rows: Sequence[dict[str, Any]]) -> None:
+        meant = run.meant
         for row in rows:
             error = signature(row["last_error"])
-            if run.meant.kind in (None, (row["task"], error)):
+            if meant.kind not in (None, (row["task"], error)):
+                continue
+            if row["state"] not in STATES_OF[meant.verb]:
+                run.left_out[row["state"]] += 1
+            elif meant.verb == "run" and row["group_key"] is not None:
+                run.left_out["of a group, which stand in a line"] += 1
+            elif not run.may(row["queue"]):
+                run.left_out["of queues that are not yours to manage"] += 1
+            else:
                 run.ids.append(row["id"])
                 run.kinds[row["queue"], row["state"], row["task"], error] += 1
         run.total = len(run.ids)
@@ -405,6 +421,7 @@ class Runs:
             for state in run.meant.wanted.states or ():
                 if row["queue"] == queue and (count := row.get(state) or 0):
                     run.kinds[queue, state, None, ""] = count
+                    run.is_cut = run.is_cut or (state == "dead" and count >= MOST_DEAD)
         run.total = sum(run.kinds.values())
 
     async def _change(self, run: Run) -> None:
@@ -453,7 +470,7 @@ def outcome_of(run: Run) -> str:
         if run.meant.verb == "retry":
             why = "no longer dead, or a live job has the key"
         elif run.meant.verb == "run":
-            why = "no longer scheduled, or of a group"
+            why = "no longer scheduled"
         elif run.meant.force:
             why = "no longer live"
         else:

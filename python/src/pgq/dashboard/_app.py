@@ -381,7 +381,7 @@ class _Dashboard:
             meant = _meant(values, pairs)
         except RefusedError as exc:
             return self._told(visit.request, HTTPStatus.BAD_REQUEST, str(exc), visit)
-        run = self.runs.begin(visit.user, meant)
+        run = self.runs.begin(visit.user, meant, lambda queue: visit.may("manage", queue))
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
     async def _start(self, visit: Visit, pairs: Pairs) -> Response:

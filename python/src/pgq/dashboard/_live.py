@@ -27,6 +27,7 @@ T = TypeVar("T")
 Key: TypeAlias = Hashable
 
 CALL_SECONDS: Final = 10.0
+MOST_DEAD: Final = 10_000  # that pgq_queues counts
 LIMITS: Final = Limits(timedelta(minutes=1), timedelta(minutes=10))
 _SHARE: Final = 10.0  # a look that takes a second is repeated after so many
 _RESTING_SECONDS: Final = 15.0  # between samples while there are no viewers

@@ -18,13 +18,12 @@ from pgq._operate import sql, stuck
 from pgq._operate.finding import Facts, Row
 from pgq._operate.search import Filter, Search
 from pgq.dashboard._actions import PURGEABLE, signature
-from pgq.dashboard._live import LIMITS, Live
+from pgq.dashboard._live import LIMITS, MOST_DEAD, Live
 from pgq.dashboard._visit import STATES, Visit, asked
 
 JOBS: Final = 50  # on a page
 _SECONDS: Final = 1.0  # that a page looks for jobs; then it says how far it came
 _DEAD: Final = 20_000  # that are grouped
-MOST_DEAD: Final = 10_000  # that pgq_queues counts
 _TIMED: Final = 1000  # whose times are shown
 _BUCKETS: Final = 60
 _COUNTED: Final = ("ready", "scheduled", "waiting", "active", "dead")
