@@ -113,6 +113,31 @@ async def test_a_queue_shows_its_limits_settings_and_what_blocks_its_groups(
     assert f"job {behind}, waiting" in page.text
     page = await site.get(f"/job/{head}")
     assert "1 job of mail/€ 1" in page.text
+    assert "unblock" in page.buttons()
+
+
+async def test_blocked_groups_come_before_those_that_are_at_work(
+    site: Site, pool: asyncpg.Pool[Any], admin: pgq.Admin
+) -> None:
+    await admin.create_queue("line", group_on_dead="block")
+    line = pgq.Queue(pool, "line")
+    for number in range(101):
+        await line.enqueue_many([1, 2], group_keys=[f"busy {number}"] * 2)
+    await line.dequeue(101)
+    head = await die(line, group_key="blocked", priority=9)
+    alone = (await site.get(f"/job/{head}")).buttons()
+    assert "unblock" in alone, "also where nobody waits"
+    await line.enqueue({}, group_key="blocked")
+    site.app.state.live.change()
+    page = await site.get("/queue", name="line")
+    assert "unblock" in page.buttons()
+    assert "What jobs wait for 102" in page.text
+    assert "and 2 more; the view pgq_obstacles shows all" in page.text
+
+
+async def test_a_job_that_blocks_nothing_has_no_unblock(site: Site, queue: pgq.Queue) -> None:
+    job_id = await die(queue, group_key="ada")
+    assert "unblock" not in (await site.get(f"/job/{job_id}")).buttons()
 
 
 async def test_a_job_draws_who_waits_for_it_and_not_what_it_may_wait_for(

@@ -101,7 +101,10 @@ async def queue(visit: Visit) -> dict[str, Any]:
         "rate_limit": settings.get("rate_limit") or 0,
         "rate_interval": settings.get("rate_interval"),
         "findings": [one for one in stuck.diagnose(alone, LIMITS) if one.status != "ok"],
-        "obstacles": [one for one in facts.obstacles if one["queue"] == name],
+        "obstacles": sorted(
+            (one for one in facts.obstacles if one["queue"] == name),
+            key=lambda one: one["state"] != "dead",
+        ),
         "workers": [one for one in facts.workers if one["queue"] == name],
         "times": await _times(visit.live, name),
         "history": visit.live.history.of(name),
@@ -220,8 +223,14 @@ async def job(visit: Visit) -> dict[str, Any]:
             "There is no such job that the role may observe: it never was, or it is no longer kept."
         )
     [row] = rows
+    settings = visit.snapshot.facts.settings.get(row["queue"], {})
     return {
         "job": row,
+        "blocks": (
+            row["state"] == "dead"
+            and row["group_key"] is not None
+            and settings.get("group_on_dead") == "block"
+        ),
         "steps": _steps(row),
         "attempts": _attempts(row["history"]),
         "graph": _graph(visit.snapshot.facts, row),
