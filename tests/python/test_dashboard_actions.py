@@ -79,8 +79,11 @@ async def test_single_actions_do_what_their_functions_do(
 async def test_an_action_that_is_refused_says_why(site: Site, queue: pgq.Queue) -> None:
     job_id = await queue.enqueue({})
     assert "no dead job" in await site.do("retry", queue="default", id=job_id)
-    assert "no live job" in await site.do("cancel", queue="default", id=99)
-    assert "active or has ended" in await site.do("run", queue="default", id=99)
+    assert "no job 99" in await site.do("cancel", queue="default", id=99)
+    assert "no job 99" in await site.do("run", queue="default", id=99)
+    ended = await die(queue, priority=9)
+    assert "no live job" in await site.do("cancel", queue="default", id=ended)
+    assert "active or has ended" in await site.do("run", queue="default", id=ended)
     assert "is no id" in await site.do("cancel", queue="default", id="x")
     assert "does not exist" in await site.do("pause", queue="none")
     assert "not blocked" in await site.do("unblock", queue="default", group="g")
@@ -382,6 +385,40 @@ async def test_who_may_only_look_is_offered_nothing(
         assert "You may look, and change nothing." in answer.text
         await site.post("/runs", 403, verb="retry", **fields)
     assert await state_of(queue, job_id) == "dead"
+
+
+async def test_a_user_does_what_the_application_allows_in_each_queue(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    await admin.create_queue("mine")
+    await admin.schedule("daily", "@daily", {}, "default")
+    mine = pgq.Queue(pool, "mine")
+    dead, dead_mine = await die(queue), await die(mine)
+    live, live_mine = await queue.enqueue({}), await mine.enqueue({})
+    async with site_of(pool, user="max") as site:
+        assert (await site.get("/queue?name=default")).buttons() == ["retry:all"]
+        assert (await site.get("/queue?name=mine")).buttons() == ["cancel:all", "purge"]
+        assert (await site.get(f"/job/{dead}")).buttons() == ["retry"]
+        assert (await site.get(f"/job/{dead_mine}")).buttons() == []
+        assert (await site.get("/schedules")).buttons() == []
+        assert (await site.get("/dead")).buttons() == ["retry:all"]
+        page = await site.get("/jobs?queue=mine")
+        assert page.buttons() == ["cancel", "cancel:all"]
+        form = await site.token("/jobs")
+        told = "You may not do that in the queue {}."
+        fields = {"queue": "default", "form": form}
+        assert await site.do("retry", id=dead_mine, **fields) == told.format("mine")
+        assert await site.do("pause", **fields) == told.format("default")
+        assert await site.do("run-schedule", schedule="daily", **fields) == told.format("default")
+        assert "ready again" in await site.do("retry", id=dead, **fields)
+        await site.post("/runs", 403, verb="purge", state="dead", **fields)
+        path, page = await site.look(verb="cancel:all", form=form)
+        assert "Cancel 1 job?" in page.text
+        assert "Left out: 2 jobs of queues that are not yours to manage." in page.text
+        await site.post(f"{path}/start", form=form)
+        assert "1 job is cancelled." in (await site.settled(path)).text
+    assert await state_of(mine, dead_mine) == "dead"
+    assert [await state_of(queue, one) for one in (live, live_mine)] == ["ready", "cancelled"]
 
 
 async def test_a_role_that_may_observe_one_queue_sees_only_it_and_changes_nothing(

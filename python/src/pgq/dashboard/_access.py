@@ -29,10 +29,14 @@ class User:
     Args:
         name: for the log of actions.
         may_act: False only shows; whoever may act still needs the privileges of the pool's role.
+        may: tells for an action and a queue whether this user may do it there; None: all that the
+            role may. The actions are cancel, move, pause, pause-schedule, purge, resume,
+            resume-schedule, retry, run, run-schedule and unblock.
     """
 
     name: str
     may_act: bool = True
+    may: Callable[[str, str], bool] | None = None
 
 
 Answer: TypeAlias = User | Response | None

@@ -198,6 +198,31 @@ ACTIONS: Final[Mapping[str, Action]] = {
 }
 
 
+# Of the actions, also those on many jobs.
+PRIVILEGES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(STATES_OF, "manage"),
+    **{name: action.privilege for name, action in ACTIONS.items()},
+}
+
+
+async def queue_of(client: Client, target: Fields) -> str:
+    """Return the queue of what an action is about, whatever the form says."""
+    if "id" in target:
+        job_id = _job_id(target)
+        queues = [row["queue"] for row in await client.fetch(sql.IDS_OF, [job_id])]
+        what = f"job {job_id}"
+    elif "schedule" in target:
+        name = target["schedule"]
+        rows = await client.fetch(sql.SCHEDULES)
+        queues = [row["queue"] for row in rows if row["name"] == name]
+        what = f"schedule {name}"
+    else:
+        return target["queue"]
+    if not queues:
+        raise RefusedError(f"there is no {what} that the role may observe")
+    return str(queues[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meant:
     """Which jobs a run is about.

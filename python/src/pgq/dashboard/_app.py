@@ -51,6 +51,7 @@ from pgq.dashboard._actions import (
     Runs,
     Verb,
     outcome_of,
+    queue_of,
 )
 from pgq.dashboard._live import Live, reason
 from pgq.dashboard._pages import NotFoundError
@@ -361,6 +362,8 @@ class _Dashboard:
         target = {field: values[field] for field in action.fields}
         try:
             async with self.live.call() as client:
+                target["queue"] = await queue_of(client, target)
+                visit.check(name, target["queue"])
                 outcome, is_done = await action.run(client, target), True
         except RefusedError as exc:
             outcome, is_done = str(exc), False
@@ -381,7 +384,10 @@ class _Dashboard:
             meant = _meant(values, pairs)
         except RefusedError as exc:
             return self._told(visit.request, HTTPStatus.BAD_REQUEST, str(exc), visit)
-        run = self.runs.begin(visit.user, meant, lambda queue: visit.may("manage", queue))
+        if meant.verb == "purge" and not visit.may("purge", meant.wanted.queue or ""):
+            text = f"You may not purge the queue {meant.wanted.queue}."
+            return self._told(visit.request, HTTPStatus.FORBIDDEN, text, visit)
+        run = self.runs.begin(visit.user, meant, lambda queue: visit.may(meant.verb, queue))
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
     async def _start(self, visit: Visit, pairs: Pairs) -> Response:

@@ -24,6 +24,7 @@ from pgq.dashboard._visit import STATES, Visit, asked
 JOBS: Final = 50  # on a page
 _SECONDS: Final = 1.0  # that a page looks for jobs; then it says how far it came
 _DEAD: Final = 20_000  # that are grouped
+VERBS: Final = ("retry", "run", "cancel")  # for jobs of a page
 _TIMED: Final = 1000  # whose times are shown
 _BUCKETS: Final = 60
 _COUNTED: Final = ("ready", "scheduled", "waiting", "active", "dead")
@@ -191,7 +192,11 @@ async def jobs(visit: Visit) -> dict[str, Any]:
             key,
             lambda: find(visit.live, sql.LINES_BETWEEN, wanted.wanted, limit=JOBS, before=before),
         )
+    verbs = [one for one in VERBS if visit.may_somewhere(one, wanted.given["queue"])]
+    queues = {row["queue"] for row in found.jobs}
     return {
+        "verbs": verbs,
+        "managed": {name for name in queues if any(visit.may(one, name) for one in verbs)},
         "asked": wanted,
         "before": before,
         "found": found.jobs,

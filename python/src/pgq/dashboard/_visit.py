@@ -13,7 +13,7 @@ from pgq._operate import when
 from pgq._operate.finding import Row
 from pgq._operate.search import Filter
 from pgq.dashboard._access import User, base_of
-from pgq.dashboard._actions import Entry
+from pgq.dashboard._actions import PRIVILEGES, Entry, RefusedError
 from pgq.dashboard._live import Live, Snapshot
 
 STATES: Final[tuple[str, ...]] = get_args(JobState)
@@ -122,15 +122,23 @@ class Visit:
         """Return pgq_queues."""
         return self.snapshot.facts.queues
 
-    def may(self, privilege: str, queue: str) -> bool:
-        """Tell whether a button for a queue makes sense."""
-        return self.can_act and self.snapshot.may(privilege, queue)
+    def may(self, action: str, queue: str) -> bool:
+        """Tell whether a button for something in a queue makes sense."""
+        has_privilege = self.snapshot.may(PRIVILEGES[action], queue)
+        return self.can_act and has_privilege and self._is_allowed(action, queue)
 
-    def may_somewhere(self, privilege: str) -> bool:
-        """Tell whether a button for jobs of several queues makes sense."""
-        return self.can_act and any(
-            privilege in given for given in self.snapshot.permitted.values()
-        )
+    def check(self, action: str, queue: str) -> None:
+        """Refuse what the user may not do in a queue; the server knows what the role may."""
+        if not self._is_allowed(action, queue):
+            raise RefusedError(f"you may not do that in the queue {queue}")
+
+    def _is_allowed(self, action: str, queue: str) -> bool:
+        return self.user.may is None or self.user.may(action, queue)
+
+    def may_somewhere(self, action: str, queue: str) -> bool:
+        """Tell whether a button makes sense for jobs of a queue, or of any if none is named."""
+        names = [queue] if queue else [row["queue"] for row in self.queues]
+        return any(self.may(action, name) for name in names)
 
     def param(self, name: str) -> str:
         """Return a value of the query."""
