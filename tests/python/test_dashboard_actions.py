@@ -108,6 +108,56 @@ async def test_every_action_is_logged_with_its_user(
     assert r"queue=\"a" not in refused.getMessage()
     page = await site.get("/actions")
     assert page.text.index("resume") < page.text.index("pause queue default")
+    assert (
+        vars(done).items()
+        >= {
+            "pgq_user": "ada",
+            "pgq_action": "pause",
+            "pgq_queue": "default",
+            "pgq_outcome": done.getMessage().partition('outcome="')[2].rstrip('"'),
+        }.items()
+    )
+
+
+async def test_forms_that_are_refused_are_logged(
+    site: Site, queue: pgq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.enqueue({})
+    fields = {"queue": "default", "id": "7"}
+    form = await site.token()
+    await site.post("/do", 403, action="cancel", form="0" * 64, **fields)
+    await site.post("/do", 400, action="drop", form=form, **fields)
+    await site.post("/runs", 400, verb="retry", form=form, queue="default")
+    await site.post("/runs/none/start", 413, form=form, more="x" * 1_000_001)
+    site.client.headers["x-test-user"] = "eve"
+    await site.post("/do", 403, action="retry", form=await site.token("/jobs"), **fields)
+    told = [
+        tuple(vars(one)[name] for name in ("pgq_user", "pgq_action", "pgq_outcome"))
+        for one in caplog.records
+    ]
+    assert [(user, action) for user, action, _ in told] == [
+        ("ada", "cancel"),
+        ("ada", "drop"),
+        ("ada", "retry"),
+        ("ada", "start"),
+        ("eve", "retry"),
+    ]
+    assert all(outcome.startswith("refused: ") for _, _, outcome in told)
+    assert vars(caplog.records[0])["pgq_job_id"] == 7
+
+
+async def test_a_run_is_logged_before_it_changes_anything(
+    site: Site, queue: pgq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pgq.dashboard.audit")
+    path, _ = await site.look(verb="cancel", id=await queue.enqueue({}))
+    assert caplog.records == []
+    await site.post(f"{path}/start")
+    await site.settled(path)
+    assert [vars(one)["pgq_outcome"] for one in caplog.records] == [
+        "begun: 1 job",
+        "done: 1 job is cancelled",
+    ]
 
 
 async def test_an_action_leads_back_to_pages_of_the_dashboard_only(site: Site) -> None:

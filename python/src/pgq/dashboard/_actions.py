@@ -40,6 +40,7 @@ STATES_OF: Final[Mapping[Verb, tuple[str, ...]]] = {
     "purge": PURGEABLE,
 }
 _NUMBER: Final = re.compile(r"\d+")
+_DIGITS: Final = 19  # of the largest id
 _PURGE_STEP: Final = 1000
 _ENTRIES: Final = 300
 _RUNS: Final = 50  # of a user that are kept
@@ -85,12 +86,36 @@ class Audit:
         self.entries.appendleft(entry)
         facts = {"user": user.name, "action": action, **target, "outcome": outcome}
         shown = " ".join(f"{name}={json.dumps(value)}" for name, value in facts.items())
-        audit_log.log(logging.INFO if is_done else logging.WARNING, "%s", shown)
+        level = logging.INFO if is_done else logging.WARNING
+        audit_log.log(level, "%s", shown, extra=_about(entry))
         return entry
 
     def entry(self, number: int) -> Entry | None:
         """Return an action by its number."""
         return next((one for one in self.entries if one.number == number), None)
+
+
+def _about(entry: Entry) -> dict[str, object]:
+    """Return the `extra` of the record of an action."""
+    about: dict[str, object] = {
+        "pgq_user": entry.user,
+        "pgq_action": entry.action,
+        "pgq_outcome": entry.outcome,
+    }
+    if "queue" in entry.target:
+        about["pgq_queue"] = entry.target["queue"]
+    job_id = number_of(entry.target.get("id", ""))
+    if job_id is not None:
+        about["pgq_job_id"] = job_id
+    return about
+
+
+def number_of(text: str) -> int | None:
+    """Return an id of a URL or a form; None for what is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        return None
+    number = int(text)
+    return number if number < 2**63 else None
 
 
 class RefusedError(Exception):
@@ -115,10 +140,10 @@ class Action:
 
 
 def _job_id(fields: Fields) -> int:
-    try:
-        return int(fields["id"])
-    except ValueError as exc:
-        raise RefusedError("that is no id of a job") from exc
+    job_id = number_of(fields["id"])
+    if job_id is None:
+        raise RefusedError("that is no id of a job")
+    return job_id
 
 
 async def _pause(client: Client, fields: Fields) -> str:
@@ -350,6 +375,7 @@ class Runs:
         """Change the jobs that the look has found."""
         if run.phase == "asking":
             run.phase = "running"
+            self._note(run, f"begun: {wording.jobs(run.total)}", is_done=True)
             self._go_on(run, self._change)
 
     def stop(self, run: Run) -> None:
@@ -481,10 +507,11 @@ class Runs:
     def _end(self, run: Run, outcome: str) -> None:
         run.ids.clear()  # there may be a million
         self._live.change()
-        is_done = run.phase == "done"
-        self._audit.note(
-            run.user, f"{run.meant.verb} many", run.meant.target(), is_done=is_done, outcome=outcome
-        )
+        self._note(run, outcome, is_done=run.phase == "done")
+
+    def _note(self, run: Run, outcome: str, *, is_done: bool) -> None:
+        action, target = f"{run.meant.verb} many", run.meant.target()
+        self._audit.note(run.user, action, target, is_done=is_done, outcome=outcome)
 
 
 def outcome_of(run: Run) -> str:

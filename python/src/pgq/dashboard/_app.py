@@ -50,6 +50,7 @@ from pgq.dashboard._actions import (
     Run,
     Runs,
     Verb,
+    number_of,
     outcome_of,
     queue_of,
 )
@@ -62,6 +63,8 @@ Pairs: TypeAlias = list[tuple[str, str]]
 Show: TypeAlias = Callable[[Visit], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 _MOST_IDS: Final = 1000  # of a selection
+_SHOWN: Final = ("queue", "id", "group", "schedule")  # of a form that is refused
+_MOST_SHOWN: Final = 200  # characters of each
 
 
 def app(
@@ -213,8 +216,8 @@ class _Dashboard:
                 text = self.live.problem or "The dashboard has ended."
                 return self._told(request, HTTPStatus.SERVICE_UNAVAILABLE, text)
             nonce = self.forms.nonce_of(request) or secrets.token_urlsafe(16)
-            number = request.query_params.get("done", "")
-            entry = self.audit.entry(int(number)) if number.isascii() and number.isdigit() else None
+            number = number_of(request.query_params.get("done", ""))
+            entry = self.audit.entry(number) if number is not None else None
             visit = Visit(
                 request=request,
                 user=user,
@@ -340,17 +343,28 @@ class _Dashboard:
             pairs = await fields_of(request)
             if pairs is None:
                 text = "That is more than a form may hold."
-                return self._told(request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, visit)
+                return self._refused(visit, [], text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             given = dict(pairs).get("form", "")
             if not self.forms.is_genuine(request, given, visit.user):
                 text = "This form is not from a page of yours, or it is too old: load the page."
-                return self._told(request, HTTPStatus.FORBIDDEN, text, visit)
+                return self._refused(visit, pairs, text, HTTPStatus.FORBIDDEN)
             if not visit.can_act and not request.url.path.endswith("/logout"):
                 text = "You may look, and change nothing."
-                return self._told(request, HTTPStatus.FORBIDDEN, text, visit)
+                return self._refused(visit, pairs, text, HTTPStatus.FORBIDDEN)
             return await act(visit, pairs)
 
         return self._guarded(answer)
+
+    def _refused(
+        self, visit: Visit, pairs: Pairs, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST
+    ) -> Response:
+        """Note that a form was refused, and tell why."""
+        given = {name: clean(value)[:_MOST_SHOWN] for name, value in pairs}
+        path = visit.request.url.path.rpartition("/")[2]
+        action = given.get("action") or given.get("verb") or path
+        target = {name: given[name] for name in _SHOWN if given.get(name)}
+        self.audit.note(visit.user, action, target, is_done=False, outcome=f"refused: {text}")
+        return self._told(visit.request, status, text, visit)
 
     async def _do(self, visit: Visit, pairs: Pairs) -> Response:
         """Change one thing, and lead back to the page."""
@@ -358,7 +372,7 @@ class _Dashboard:
         name = values.get("action", "")
         action = ACTIONS.get(name)
         if action is None or any(not values.get(field) for field in action.fields):
-            return self._told(visit.request, HTTPStatus.BAD_REQUEST, "No such action.", visit)
+            return self._refused(visit, pairs, "No such action.")
         target = {field: values[field] for field in action.fields}
         try:
             async with self.live.call() as client:
@@ -383,10 +397,10 @@ class _Dashboard:
         try:
             meant = _meant(values, pairs)
         except RefusedError as exc:
-            return self._told(visit.request, HTTPStatus.BAD_REQUEST, str(exc), visit)
+            return self._refused(visit, pairs, str(exc))
         if meant.verb == "purge" and not visit.may("purge", meant.wanted.queue or ""):
             text = f"You may not purge the queue {meant.wanted.queue}."
-            return self._told(visit.request, HTTPStatus.FORBIDDEN, text, visit)
+            return self._refused(visit, pairs, text, HTTPStatus.FORBIDDEN)
         run = self.runs.begin(visit.user, meant, lambda queue: visit.may(meant.verb, queue))
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
@@ -424,8 +438,8 @@ def _meant(values: Mapping[str, str], pairs: Pairs) -> Meant:
     wanted = asked(pairs)
     possible = STATES_OF.get(cast("Verb", verb), ())
     states = tuple(one for one in wanted.states if one in possible)
-    numbers = [value for name, value in pairs if name == "id"]
-    ids = tuple(int(one) for one in numbers if one.isascii() and one.isdigit() and len(one) < 19)
+    numbers = [number_of(value) for name, value in pairs if name == "id"]
+    ids = tuple(one for one in numbers if one is not None)
     is_all = scope == "all"
     fault = None
     if not possible:

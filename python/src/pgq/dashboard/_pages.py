@@ -17,7 +17,7 @@ from pgq._admin import Admin
 from pgq._operate import sql, stuck
 from pgq._operate.finding import Facts, Row
 from pgq._operate.search import Filter, Search
-from pgq.dashboard._actions import PURGEABLE, signature
+from pgq.dashboard._actions import PURGEABLE, number_of, signature
 from pgq.dashboard._live import LIMITS, MOST_DEAD, Live
 from pgq.dashboard._visit import STATES, Visit, asked
 
@@ -184,7 +184,7 @@ async def jobs(visit: Visit) -> dict[str, Any]:
     """A page of jobs that match a filter."""
     params = visit.request.query_params
     wanted = asked(params.multi_items())
-    before = _id(params.get("before", ""))
+    before = number_of(params.get("before", ""))
     found = Found([], None)
     if not wanted.problems:
         key = ("jobs", wanted.wanted, before)
@@ -207,14 +207,9 @@ async def jobs(visit: Visit) -> dict[str, Any]:
     }
 
 
-def _id(text: str) -> int | None:
-    """Return an id of a URL; None for what is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
 async def job(visit: Visit) -> dict[str, Any]:
     """One job, and whom it waits for."""
-    job_id = _id(visit.request.path_params["id"])
+    job_id = number_of(visit.request.path_params["id"])
     rows: list[Row] = []
     if job_id is not None:
 
@@ -337,7 +332,7 @@ class DeadGroup:
 async def dead(visit: Visit) -> dict[str, Any]:
     """Dead jobs, those with the same queue, task and error together."""
     name = visit.param("queue") or None
-    before = _id(visit.param("before"))
+    before = number_of(visit.param("before"))
 
     async def look() -> Found:
         wanted = Filter(queue=name, states=("dead",))
