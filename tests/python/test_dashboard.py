@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import asyncpg
 import pgq
 import pytest
 import pytest_asyncio
+from fastapi import FastAPI
 from pgq import dashboard
 from pgq._operate import sql
 from pgq._operate.client import Client
@@ -437,9 +438,22 @@ async def test_markup_in_every_field_is_text(
             assert "<xss-tag onload=1>" in page.text, path
 
 
-async def test_an_application_mounts_it_below_a_path(pool: asyncpg.Pool[Any]) -> None:
+def in_starlette(path: str, app: Starlette) -> Starlette:
+    return Starlette(routes=[Mount(path, app)])
+
+
+def in_fastapi(path: str, app: Starlette) -> FastAPI:
+    made = FastAPI()
+    made.mount(path, app)
+    return made
+
+
+@pytest.mark.parametrize("mounted", [in_starlette, in_fastapi])
+async def test_an_application_mounts_it_below_a_path(
+    pool: asyncpg.Pool[Any], mounted: Callable[[str, Starlette], Starlette]
+) -> None:
     app = dashboard.app(pool, authenticate=dashboard.anybody)
-    async with visit(Starlette(routes=[Mount("/ops/pgq", app)]), "ada", "/ops/pgq") as site:
+    async with visit(mounted("/ops/pgq", app), "ada", "/ops/pgq") as site:
         page = await site.get("/")
         paths = [url for url in page.values("a", "href") if not url.startswith("#")]
         assert paths

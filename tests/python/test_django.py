@@ -21,21 +21,30 @@ from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 import django
+import httpx
 import pgq
 import pgq.django
 import psycopg
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from bootstrap import ROOT
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
+from django.db import (
+    DataError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    connections,
+    transaction,
+)
 from django.db.migrations.state import ProjectState
 from django.urls import path
 from django.utils import timezone
 from pgq import _enqueue
 from pgserver import Server
 
+from .cli_session import url_of
 from .cli_session import variables as libpq
 from .pages import read
 from .programs import run_anyhow, run_program
@@ -985,3 +994,37 @@ def test_nobody_changes_jobs_otherwise(site: Client) -> None:
     assert site.post(f"/admin/pgq/job/{job_id}/change/", {"state": "dead"}).status_code == 403
     assert site.post(f"/admin/pgq/job/{job_id}/delete/", {"post": "yes"}).status_code == 403
     assert Queue.objects.get(queue="default").ready == 1
+
+
+# The dashboard
+
+
+@pytest.mark.parametrize("is_superuser", [True, False])
+def test_the_dashboard_is_beside_the_site_for_its_staff(
+    site: Client, dsn: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, is_superuser: bool
+) -> None:
+    monkeypatch.setenv("PGQ_DSN", url_of(dsn))
+    found = re.search(r'```python title="asgi.py"\n(.*?)```', read("docs/dashboard.md"), re.DOTALL)
+    assert found
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    application = names["application"]
+    user = User.objects.create_user("ada", is_staff=True, is_superuser=is_superuser)
+    site.force_login(user)
+    cookies = {"sessionid": site.cookies["sessionid"].value}
+
+    async def look() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=application)
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        async with application.router.lifespan_context(application), client:
+            answers = [await client.get("/pgq/"), await client.get("/admin/login/")]
+            client.cookies.update(cookies)
+            answers.append(await client.get("/pgq/queue?name=default"))
+            await sync_to_async(connections.close_all)()
+        return answers
+
+    nobody, elsewhere, staff = asyncio.run(look())
+    assert nobody.headers["location"] == "/admin/login/?next=/pgq/"
+    assert "Log in" in elsewhere.text
+    assert "user ada" in staff.text
+    assert ("Pause" in staff.text) == is_superuser
