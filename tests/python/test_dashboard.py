@@ -195,8 +195,11 @@ async def test_a_job_shows_the_attempts_that_failed(site: Site, queue: pgq.Queue
     for worker, error in (("host:1", "SMTP 451"), ("host:2", None), ("host:3", "x\nSMTP 550")):
         [job] = await queue.dequeue(1, worker=worker)
         await queue.fail(job, error, retry_in=timedelta(0))
-    shown = (await site.get(f"/job/{job_id}")).text.partition("Attempts that failed")[2]
-    parts = ("3", "host:3", "SMTP 550", "2", "host:2", "no error", "1", "host:1", "SMTP 451")
+    page = await site.get(f"/job/{job_id}")
+    shown = page.text.partition("Attempts that failed")[2]
+    assert page.values("details", "id") == ["error-3"], "the whole of what has several lines"
+    whole = ("SMTP 550", "x SMTP 550")
+    parts = ("3", "host:3", *whole, "2", "host:2", "no error", "1", "host:1", "SMTP 451")
     assert re.search(".*".join(parts), shown)
 
 
