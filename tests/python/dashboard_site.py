@@ -22,7 +22,12 @@ from .sessions import until
 
 LIVE: Final = "pgq.dashboard._live"
 # What the user max may do, in which queue.
-OF_MAX: Final = {("retry", "default"), ("cancel", "mine"), ("purge", "mine")}
+OF_MAX: Final = {
+    ("retry", "default"),
+    ("cancel", "mine"),
+    ("move", "mine"),
+    ("purge", "mine"),
+}
 VOID = {"input", "meta", "link", "br", "hr"}
 
 

@@ -44,6 +44,12 @@ async def state_of(queue: pgq.Queue, job_id: int) -> str:
     return job.state
 
 
+async def place_of(queue: pgq.Queue, job_id: int) -> tuple[str, int]:
+    job = await queue.get(job_id)
+    assert job
+    return job.queue, job.priority
+
+
 async def test_single_actions_do_what_their_functions_do(
     site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
 ) -> None:
@@ -203,6 +209,57 @@ async def test_scheduled_jobs_are_run_at_once_but_those_of_groups(
     assert "Done: 2 jobs are ready." in (await site.settled(path)).text
     states = [await state_of(queue, job_id) for job_id in (one, two, grouped)]
     assert states == ["ready", "ready", "scheduled"]
+
+
+async def test_a_job_is_moved_to_another_queue_and_priority(
+    site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    await admin.create_queue("later")
+    job_id = await queue.enqueue({}, dedupe_key="k")
+    assert "move" in (await site.get(f"/job/{job_id}")).buttons()
+    move = {"queue": "default", "id": job_id}
+    assert "Name another" in await site.do("move", **move)
+    assert "is a number from" in await site.do("move", to_priority="high", **move)
+    assert "priority" in await site.do("move", to_priority="99999", **move)
+    assert "does not exist" in await site.do("move", to_queue="none", **move)
+    told = await site.do("move", to_queue="later", to_priority="-5", **move)
+    assert told == f"Job {job_id} is in queue later, of priority -5."
+    assert await place_of(queue, job_id) == ("later", -5)
+    other = await queue.enqueue({}, dedupe_key="k")
+    assert "k" in await site.do("move", to_queue="later", queue="default", id=other)
+    [active] = await pgq.Queue(pool, "later").dequeue(1)
+    assert "move" not in (await site.get(f"/job/{active.id}")).buttons()
+    assert "is active" in await site.do("move", to_priority="1", queue="later", id=active.id)
+
+
+async def test_jobs_that_can_be_moved_are_moved_together(
+    site: Site, pool: asyncpg.Pool[Any], queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    older = await queue.enqueue({"n": 0})
+    await admin.create_queue("later")
+    await pgq.Queue(pool, "later").enqueue({}, dedupe_key="k")
+    ids = await queue.enqueue_many([1, 2])
+    same_key = await queue.enqueue({}, dedupe_key="k")
+    grouped = await queue.enqueue({}, group_key="g")
+    path, page = await site.look(verb="move:all", queue="default", to_queue="later")
+    assert "Move 4 jobs?" in page.text
+    assert "Left out: 1 job of a group, which stand in a line." in page.text
+    await site.post(f"{path}/start")
+    told = "Done: 2 jobs are moved; 2 jobs not: at work or ended, older than the queue,"
+    assert told in (await site.settled(path)).text
+    queues = [
+        job.queue for one in (*ids, older, same_key, grouped) if (job := await queue.get(one))
+    ]
+    assert queues == ["later", "later", "default", "default", "default"]
+    path, page = await site.look(verb="move", id=ids, to_priority="7")
+    assert "to_priority 7" in page.text
+    await site.post(f"{path}/start")
+    assert "Done: 2 jobs are moved." in (await site.settled(path)).text
+    assert [await place_of(queue, one) for one in ids] == [("later", 7)] * 2
+    await site.post("/runs", 400, verb="move", id=ids)
+    path, _ = await site.look(verb="move", id=ids, to_queue="none")
+    await site.post(f"{path}/start")
+    assert "Failed: " in (await site.settled(path)).text
 
 
 async def test_a_run_of_one_kind_of_dead_jobs_leaves_the_others(
@@ -453,7 +510,7 @@ async def test_a_user_does_what_the_application_allows_in_each_queue(
         assert (await site.get("/schedules")).buttons() == []
         assert (await site.get("/dead")).buttons() == ["retry:all"]
         page = await site.get("/jobs?queue=mine")
-        assert page.buttons() == ["cancel", "cancel:all"]
+        assert page.buttons() == ["cancel", "cancel:all", "move", "move:all"]
         form = await site.token("/jobs")
         told = "You may not do that in the queue {}."
         fields = {"queue": "default", "form": form}
@@ -461,7 +518,10 @@ async def test_a_user_does_what_the_application_allows_in_each_queue(
         assert await site.do("pause", **fields) == told.format("default")
         assert await site.do("run-schedule", schedule="daily", **fields) == told.format("default")
         assert "ready again" in await site.do("retry", id=dead, **fields)
-        await site.post("/runs", 403, verb="purge", state="dead", **fields)
+        away = {"id": live_mine, "to_queue": "default", "form": form}
+        assert await site.do("move", queue="mine", **away) == told.format("default")
+        await site.post("/runs", 400, verb="move", **away)
+        await site.post("/runs", 400, verb="purge", state="dead", **fields)
         path, page = await site.look(verb="cancel:all", form=form)
         assert "Cancel 1 job?" in page.text
         assert "Left out: 2 jobs of queues that are not yours to manage." in page.text

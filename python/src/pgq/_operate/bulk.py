@@ -7,11 +7,13 @@ from typing import Final
 
 import asyncpg
 
-from pgq._errors import DuplicateKey
+from pgq._errors import DuplicateKey, NotClaimable, NotSupported, PayloadTooLong, QueueFull
 from pgq._operate import sql
 from pgq._operate.client import Client
 
 STEP: Final = 100  # jobs that are changed in one transaction
+# Why one job cannot be moved, while others can: see pgq_move.
+_NOT_MOVED: Final = frozenset({"0A000", "23505", "53400", "54000", "55000"})
 
 
 async def retry(client: Client, ids: list[int]) -> list[int]:
@@ -27,6 +29,18 @@ async def run_now(client: Client, ids: list[int]) -> list[int]:
     return await _done(client, sql.RUN_MANY, ids)
 
 
+async def move(
+    client: Client, ids: list[int], queue: str | None, priority: int | None
+) -> list[int]:
+    """Give jobs another queue or priority, and return the ids of those that have it."""
+    try:
+        return await _done(client, sql.MOVE_MANY, ids, queue, priority)
+    except asyncpg.PostgresError as exc:
+        if exc.sqlstate not in _NOT_MOVED:
+            raise
+    return [job_id for job_id in ids if await _moved(client, job_id, queue, priority)]
+
+
 async def cancel(client: Client, ids: list[int], *, force: bool) -> list[int]:
     """Cancel live jobs, and return the ids of those that are."""
     return await _done(client, sql.CANCEL_MANY, ids, force)
@@ -35,6 +49,12 @@ async def cancel(client: Client, ids: list[int], *, force: bool) -> list[int]:
 async def _retried(client: Client, job_id: int) -> bool:
     with suppress(DuplicateKey):
         return await client.queue().retry(job_id)
+    return False
+
+
+async def _moved(client: Client, job_id: int, queue: str | None, priority: int | None) -> bool:
+    with suppress(NotSupported, DuplicateKey, QueueFull, PayloadTooLong, NotClaimable):
+        return await client.queue().move(job_id, queue=queue, priority=priority)
     return False
 
 

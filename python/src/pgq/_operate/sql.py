@@ -169,6 +169,10 @@ RUN_MANY: Final = """
       from pg_catalog.unnest($1::bigint[]) i (id), @pgq_get(i.id) g
      where g.state = 'scheduled' and g.group_key is null"""
 
+MOVE_MANY: Final = """
+    select i.id, @pgq_move(id => i.id, queue => $2::text, priority => $3::integer) as done
+      from pg_catalog.unnest($1::bigint[]) i (id)"""
+
 CANCEL_MANY: Final = """
     select i.id, @pgq_cancel(id => i.id, force => $2::boolean) as done
       from pg_catalog.unnest($1::bigint[]) i (id)"""

@@ -28,7 +28,7 @@ from pgq.dashboard._access import User
 from pgq.dashboard._live import MOST_DEAD, Live, reason
 
 Fields: TypeAlias = Mapping[str, str]
-Verb: TypeAlias = Literal["retry", "run", "cancel", "purge"]
+Verb: TypeAlias = Literal["retry", "run", "move", "cancel", "purge"]
 Phase: TypeAlias = Literal["looking", "asking", "running", "done", "stopped", "failed"]
 
 MOST: Final = 1_000_000  # jobs of one run
@@ -36,9 +36,11 @@ PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead", "completed", "cance
 STATES_OF: Final[Mapping[Verb, tuple[str, ...]]] = {
     "retry": ("dead",),
     "run": ("scheduled",),
+    "move": ("ready", "scheduled", "waiting"),
     "cancel": ("ready", "scheduled", "waiting", "active"),
     "purge": PURGEABLE,
 }
+_PRIORITY: Final = re.compile(r"[+-]?[0-9]{1,5}")
 _NUMBER: Final = re.compile(r"\d+")
 _DIGITS: Final = 19  # of the largest id
 _PURGE_STEP: Final = 1000
@@ -131,12 +133,14 @@ class Action:
         privilege: that the role needs on the queue.
         fields: the names of what it is about.
         run: does it, and tells what has become of it.
+        options: the names of what may be given beside.
     """
 
     label: str
     privilege: str
     fields: tuple[str, ...]
     run: Callable[[Client, Fields], Awaitable[str]]
+    options: tuple[str, ...] = ()
 
 
 def _job_id(fields: Fields) -> int:
@@ -174,6 +178,28 @@ async def _run_now(client: Client, fields: Fields) -> str:
     if not await client.queue().move(job_id, run_at=datetime.fromtimestamp(0, UTC)):
         raise RefusedError(f"job {job_id} is active or has ended, or the role may not manage it")
     return f"job {job_id} is ready"
+
+
+def destination(fields: Fields) -> tuple[str | None, int | None]:
+    """Return the queue and the priority that jobs are to have, None where they keep theirs."""
+    queue, text = fields.get("to_queue") or None, fields.get("to_priority", "").strip()
+    if queue is None and not text:
+        raise RefusedError("name another queue or priority")
+    if not text:
+        return queue, None
+    if not _PRIORITY.fullmatch(text):
+        raise RefusedError("a priority is a number from -32768 to 32767")
+    return queue, int(text)
+
+
+async def _move(client: Client, fields: Fields) -> str:
+    job_id = _job_id(fields)
+    queue, priority = destination(fields)
+    if not await client.queue().move(job_id, queue=queue, priority=priority):
+        raise RefusedError(f"job {job_id} is active or has ended, or the role may not manage it")
+    place = [f"in queue {queue}"] if queue is not None else []
+    place += [f"of priority {priority}"] if priority is not None else []
+    return f"job {job_id} is {', '.join(place)}"
 
 
 async def _cancel(client: Client, fields: Fields) -> str:
@@ -216,6 +242,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "unblock": Action("Unblock", "manage", ("queue", "group"), _unblock),
     "retry": Action("Retry", "manage", ("queue", "id"), _retry),
     "run": Action("Run now", "manage", ("queue", "id"), _run_now),
+    "move": Action("Move", "manage", ("queue", "id"), _move, ("to_queue", "to_priority")),
     "cancel": Action("Cancel", "manage", ("queue", "id"), _cancel),
     "pause-schedule": Action("Pause", "manage", ("queue", "schedule"), _pause_schedule),
     "resume-schedule": Action("Resume", "manage", ("queue", "schedule"), _resume_schedule),
@@ -259,6 +286,8 @@ class Meant:
         kind: their task, None for those that have none, and the last line of their error, with
             numbers left out; None: no matter.
         force: cancel active jobs, too.
+        to_queue: the queue that they are to have; None leaves them where they are.
+        to_priority: the priority that they are to have; None leaves it as it is.
     """
 
     verb: Verb
@@ -266,6 +295,8 @@ class Meant:
     ids: tuple[int, ...] | None = None
     kind: tuple[str | None, str] | None = None
     force: bool = False
+    to_queue: str | None = None
+    to_priority: int | None = None
 
     def target(self) -> Fields:
         """Return what it is about, for the log."""
@@ -284,6 +315,8 @@ class Meant:
             "taskless": "yes" if self.kind is not None and self.kind[0] is None else None,
             "ids": None if self.ids is None else len(self.ids),
             "force": "yes" if self.force else None,
+            "to_queue": self.to_queue,
+            "to_priority": None if self.to_priority is None else str(self.to_priority),
         }
         return {name: str(value) for name, value in named.items() if value}
 
@@ -454,7 +487,7 @@ class Runs:
                 continue
             if row["state"] not in STATES_OF[meant.verb]:
                 run.left_out[row["state"]] += 1
-            elif meant.verb == "run" and row["group_key"] is not None:
+            elif meant.verb in ("run", "move") and row["group_key"] is not None:
                 run.left_out["of a group, which stand in a line"] += 1
             elif not run.may(row["queue"]):
                 run.left_out["of queues that are not yours to manage"] += 1
@@ -499,6 +532,9 @@ class Runs:
             run.changed += len(await bulk.retry(client, ids))
         elif verb == "run":
             run.changed += len(await bulk.run_now(client, ids))
+        elif verb == "move":
+            meant = run.meant
+            run.changed += len(await bulk.move(client, ids, meant.to_queue, meant.to_priority))
         else:
             run.changed += len(await bulk.cancel(client, ids, force=run.meant.force))
         run.passed += len(ids)
@@ -514,15 +550,27 @@ class Runs:
         self._audit.note(run.user, action, target, is_done=is_done, outcome=outcome)
 
 
+_DONE: Final[Mapping[Verb, str]] = {
+    "retry": "ready again",
+    "run": "ready",
+    "move": "moved",
+    "cancel": "cancelled",
+    "purge": "deleted",
+}
+
+
 def outcome_of(run: Run) -> str:
     """Return what has become of the jobs of a run."""
-    done = {"retry": "ready again", "run": "ready", "cancel": "cancelled", "purge": "deleted"}
-    text = f"{wording.jobs_are(run.changed)} {done[run.meant.verb]}"
+    text = f"{wording.jobs_are(run.changed)} {_DONE[run.meant.verb]}"
     if (left := run.passed - run.changed) > 0:
         if run.meant.verb == "retry":
             why = "no longer dead, or a live job has the key"
         elif run.meant.verb == "run":
             why = "no longer scheduled"
+        elif run.meant.verb == "move":
+            why = (
+                "at work or ended, older than the queue, or it is full or has a job of the same key"
+            )
         elif run.meant.force:
             why = "no longer live"
         else:

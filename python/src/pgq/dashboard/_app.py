@@ -50,6 +50,7 @@ from pgq.dashboard._actions import (
     Run,
     Runs,
     Verb,
+    destination,
     number_of,
     outcome_of,
     queue_of,
@@ -374,10 +375,12 @@ class _Dashboard:
         if action is None or any(not values.get(field) for field in action.fields):
             return self._refused(visit, pairs, "No such action.")
         target = {field: values[field] for field in action.fields}
+        target |= {name: values[name] for name in action.options if values.get(name)}
         try:
             async with self.live.call() as client:
                 target["queue"] = await queue_of(client, target)
                 visit.check(name, target["queue"])
+                visit.check(name, target.get("to_queue", target["queue"]))
                 outcome, is_done = await action.run(client, target), True
         except RefusedError as exc:
             outcome, is_done = str(exc), False
@@ -396,11 +399,12 @@ class _Dashboard:
         values = {name: clean(value) for name, value in pairs}
         try:
             meant = _meant(values, pairs)
+            if meant.verb == "purge":
+                visit.check("purge", meant.wanted.queue or "")
+            if meant.to_queue is not None:
+                visit.check("move", meant.to_queue)
         except RefusedError as exc:
             return self._refused(visit, pairs, str(exc))
-        if meant.verb == "purge" and not visit.may("purge", meant.wanted.queue or ""):
-            text = f"You may not purge the queue {meant.wanted.queue}."
-            return self._refused(visit, pairs, text, HTTPStatus.FORBIDDEN)
         run = self.runs.begin(visit.user, meant, lambda queue: visit.may(meant.verb, queue))
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
@@ -441,6 +445,7 @@ def _meant(values: Mapping[str, str], pairs: Pairs) -> Meant:
     numbers = [number_of(value) for name, value in pairs if name == "id"]
     ids = tuple(one for one in numbers if one is not None)
     is_all = scope == "all"
+    to_queue, to_priority = destination(values) if verb == "move" else (None, None)
     fault = None
     if not possible:
         fault = "No such action."
@@ -462,6 +467,8 @@ def _meant(values: Mapping[str, str], pairs: Pairs) -> Meant:
         ids=None if is_all or verb == "purge" else ids,
         kind=(values.get("task"), values["signature"]) if "signature" in values else None,
         force=values.get("force") == "yes",
+        to_queue=to_queue,
+        to_priority=to_priority,
     )
 
 

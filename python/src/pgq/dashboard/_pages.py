@@ -24,7 +24,7 @@ from pgq.dashboard._visit import STATES, Visit, asked
 JOBS: Final = 50  # on a page
 _SECONDS: Final = 1.0  # that a page looks for jobs; then it says how far it came
 _DEAD: Final = 20_000  # that are grouped
-VERBS: Final = ("retry", "run", "cancel")  # for jobs of a page
+VERBS: Final = ("retry", "run", "move", "cancel")  # for jobs of a page
 _TIMED: Final = 1000  # whose times are shown
 _BUCKETS: Final = 60
 _COUNTED: Final = ("ready", "scheduled", "waiting", "active", "dead")
