@@ -136,17 +136,6 @@ PERMITTED: Final = """
       from pg_catalog.pg_namespace n
      where n.nspname = 'pgq' and pg_catalog.pg_has_role(n.nspowner, 'usage')"""
 
-# A job as a schedule adds it, now.
-RUN_SCHEDULE: Final = """
-    select @pgq_enqueue(
-               payload => s.payload, queue => s.queue, priority => s.priority,
-               max_attempts => s.max_attempts,
-               headers => coalesce(s.headers, '{}')
-                   || pg_catalog.jsonb_build_object('pgq_schedule', s.name)
-           ) as id
-      from @pgq_schedules s
-     where s.name = $1::text"""
-
 IDS_BETWEEN: Final = (
     """
     select j.id, j.queue, j.state, j.group_key, j.task, j.finished_at,

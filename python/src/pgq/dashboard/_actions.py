@@ -130,14 +130,12 @@ class Action:
 
     Args:
         label: of its button.
-        privilege: that the role needs on the queue.
         fields: the names of what it is about.
         run: does it, and tells what has become of it.
         options: the names of what may be given beside.
     """
 
     label: str
-    privilege: str
     fields: tuple[str, ...]
     run: Callable[[Client, Fields], Awaitable[str]]
     options: tuple[str, ...] = ()
@@ -230,30 +228,24 @@ def _of_schedule(fields: Fields, what: str, *, done: bool) -> str:
 
 
 async def _run_schedule(client: Client, fields: Fields) -> str:
-    rows = await client.fetch(sql.RUN_SCHEDULE, fields["schedule"])
-    if not rows:
-        raise RefusedError(f"there is no schedule {fields['schedule']} that the role may observe")
-    return f"schedule {fields['schedule']}: job {rows[0]['id']} is enqueued"
+    name = fields["schedule"]
+    job_id = await client.admin().run_schedule(name)
+    if job_id is None:
+        raise RefusedError(f"there is no schedule {name} that the role may manage")
+    return f"schedule {name}: job {job_id} is enqueued"
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
-    "pause": Action("Pause", "manage", ("queue",), _pause),
-    "resume": Action("Resume", "manage", ("queue",), _resume),
-    "unblock": Action("Unblock", "manage", ("queue", "group"), _unblock),
-    "retry": Action("Retry", "manage", ("queue", "id"), _retry),
-    "run": Action("Run now", "manage", ("queue", "id"), _run_now),
-    "move": Action("Move", "manage", ("queue", "id"), _move, ("to_queue", "to_priority")),
-    "cancel": Action("Cancel", "manage", ("queue", "id"), _cancel),
-    "pause-schedule": Action("Pause", "manage", ("queue", "schedule"), _pause_schedule),
-    "resume-schedule": Action("Resume", "manage", ("queue", "schedule"), _resume_schedule),
-    "run-schedule": Action("Run now", "enqueue", ("queue", "schedule"), _run_schedule),
-}
-
-
-# Of the actions, also those on many jobs.
-PRIVILEGES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(STATES_OF, "manage"),
-    **{name: action.privilege for name, action in ACTIONS.items()},
+    "pause": Action("Pause", ("queue",), _pause),
+    "resume": Action("Resume", ("queue",), _resume),
+    "unblock": Action("Unblock", ("queue", "group"), _unblock),
+    "retry": Action("Retry", ("queue", "id"), _retry),
+    "run": Action("Run now", ("queue", "id"), _run_now),
+    "move": Action("Move", ("queue", "id"), _move, ("to_queue", "to_priority")),
+    "cancel": Action("Cancel", ("queue", "id"), _cancel),
+    "pause-schedule": Action("Pause", ("queue", "schedule"), _pause_schedule),
+    "resume-schedule": Action("Resume", ("queue", "schedule"), _resume_schedule),
+    "run-schedule": Action("Run now", ("queue", "schedule"), _run_schedule),
 }
 
 
