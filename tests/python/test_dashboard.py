@@ -20,7 +20,7 @@ from pgq import dashboard
 from pgq._operate import sql
 from pgq._operate.client import Client
 from pgq._operate.search import Filter, Search
-from pgq.dashboard._live import Live
+from pgq.dashboard._live import History, Live
 from pgserver import PATIENCE
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
@@ -219,16 +219,22 @@ async def test_a_database_without_pgq_and_a_role_without_a_privilege_are_told_wh
     role = f"nobody_{dsn['database']}"
     await connection.execute(f"create role {role} login password 'x'")
     try:
-        for arguments, hint in (
+        refused: list[tuple[dict[str, Any], str]] = [
             ({**dsn, "database": "postgres"}, "Run 'pgq install'"),
             ({**dsn, "user": role, "password": "x"}, "grant the privilege to observe them"),
-        ):
+        ]
+        for arguments, hint in refused:
             async with asyncpg.create_pool(**arguments, min_size=0) as pool, site_of(pool) as site:
                 page = await site.get("/", status=503)
                 assert "The queues cannot be shown: " in page.text
                 assert hint in page.text
     finally:
         await connection.execute(f"drop role {role}")
+
+
+async def test_a_page_that_is_not_there_leads_to_no_other_site(site: Site) -> None:
+    page = Page((await site.client.get("http://pgq.test//evil.example/")).text)
+    assert page.values("a", "href") == ["/"]
 
 
 async def test_filters_find_the_jobs_that_match(
@@ -275,6 +281,38 @@ async def test_pages_of_jobs_are_stable_while_jobs_come_and_go(
         page = await site.get(older[-1])
     assert seen == sorted(ids, reverse=True)[: len(seen)]
     assert len(seen) >= 127, "but those that have gone"
+
+
+async def test_numbers_that_are_none_lead_nowhere(site: Site, queue: pgq.Queue) -> None:
+    largest = 2**63 - 1
+    job_id = await queue.enqueue({})
+    await site.get("/", done="9" * 5000)
+    assert (await site.get("/jobs", before=largest)).jobs() == [job_id]
+    for wrong in (largest, largest + 1, "9" * 5000, "\u00b2"):
+        await site.get(f"/job/{wrong}", status=404)
+
+
+async def test_a_state_that_is_none_is_told(site: Site, queue: pgq.Queue) -> None:
+    await queue.enqueue({})
+    page = await site.get("/jobs?state=redy")
+    assert "'redy' is no state" in page.text
+    assert page.jobs() == []
+    await site.post("/runs", 400, verb="cancel:all", state="redy")
+
+
+async def test_what_no_queue_keeps_is_not_counted(site: Site, admin: pgq.Admin) -> None:
+    assert "done in a minute 0" in (await site.get("/")).text
+    await admin.configure_queue("default", keep_completed=timedelta(0))
+    site.app.state.live.change()
+    assert "done in a minute -" in (await site.get("/")).text
+
+
+def test_the_lines_show_the_last_hour() -> None:
+    history = History()
+    row = {"queue": "a", "ready": 1, "active": 0, "dead": 0}
+    for at in (0.0, 1000.0, 3000.0, 4000.0):
+        history.add(at, [{**row, "completed_last_minute": 0, "failed_last_minute": 0}])
+    assert [at for at, _ in history.of("a")] == [1000.0, 3000.0, 4000.0]
 
 
 async def test_a_search_leads_to_the_job_the_queue_or_a_text(site: Site) -> None:

@@ -633,6 +633,8 @@ async def test_a_proxy_names_the_user(pool: asyncpg.Pool[Any]) -> None:
     async with site_of(pool, authenticate=dashboard.by_header("X-User", ["10.0.0.9"])) as site:
         answer = await site.client.get("/", headers={"x-user": "grace"})
         assert answer.status_code == 401, "it is not from the proxy"
+    unknown = HTTPConnection({"type": "http", "client": None, "headers": [(b"x-user", b"grace")]})
+    assert by_header(unknown) is None, "nobody knows where it is from"
 
 
 async def test_a_sign_in_of_the_application_may_answer_itself(pool: asyncpg.Pool[Any]) -> None:

@@ -44,7 +44,10 @@ _EXTRAS: Final = ("jinja2", "markupsafe", "starlette", "uvicorn")
 )
 @click.option("--no-token", is_flag=True, help="Let in all users of this machine.")
 @click.option(
-    "--proxy-header", metavar="NAME", help="Take the user's name from this header of a proxy."
+    "--proxy-header",
+    metavar="NAME",
+    help="Take the user's name from this header of a proxy; whoever reaches the dashboard from a "
+    "--proxy address can send it.",
 )
 @click.option(
     "--proxy",

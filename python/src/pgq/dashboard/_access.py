@@ -74,7 +74,7 @@ def by_header(name: str, proxies: Collection[str] | None = None) -> Authenticate
 
     def authenticate(connection: HTTPConnection) -> User | None:
         client = connection.client
-        if proxies is not None and client is not None and client.host not in proxies:
+        if proxies is not None and (client is None or client.host not in proxies):
             return None
         user = connection.headers.get(name, "").strip()
         return User(name=user) if user else None
@@ -179,7 +179,7 @@ class Forms:
     """What makes sure that a form comes from a page of the dashboard.
 
     Args:
-        secret: signs the tokens of the forms; the same one in all processes.
+        secret: signs the tokens of the forms; None makes one.
     """
 
     def __init__(self, secret: bytes | None) -> None:

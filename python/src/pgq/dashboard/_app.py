@@ -94,7 +94,8 @@ def app(
         read_only: show, and change nothing.
         title: of the pages.
         interval: between two looks at the server.
-        secret: signs forms; give the same one to all processes that serve one address.
+        secret: signs forms; None makes one, and pages that were loaded before a restart have to
+            be loaded again before their forms are accepted.
 
     Raises:
         ValueError: not exactly one of `authenticate` and `token`, or a token that is too short.
@@ -269,7 +270,10 @@ class _Dashboard:
         if visit is not None:
             return self._html("told", visit, status, text=text, status=status)
         page = self.templates.get_template("bare.html").render(
-            base=base_of(request), text=text, status=status, here=request.url.path
+            base=base_of(request),
+            text=text,
+            status=status,
+            here=local_path(request.url.path) or f"{base_of(request)}/",
         )
         is_away = status == HTTPStatus.SERVICE_UNAVAILABLE
         return HTMLResponse(page, status, {"Refresh": "5"} if is_away else None)

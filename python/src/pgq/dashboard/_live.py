@@ -34,8 +34,8 @@ _RESTING_SECONDS: Final = 15.0  # between samples while there are no viewers
 _LOST_SECONDS: Final = 15.0  # at most, between looks that fail
 _VIEWED_SECONDS: Final = 10.0  # after the last request
 _STREAM_SECONDS: Final = 300.0  # until a viewer has to connect again
+_HISTORY_SECONDS: Final = 3600.0  # that are kept
 _SPACING_SECONDS: Final = 5.0  # between two samples that are kept
-_SAMPLES: Final = 720
 _CONNECTIONS: Final = 3  # of the pool, at a time
 _ANSWERS: Final = 200  # that are kept
 _INSTALL_HINT: Final = (
@@ -91,16 +91,17 @@ class Snapshot:
 class History:
     """The last hour of all queues, as far as it was seen."""
 
-    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=_SAMPLES))
-    samples: deque[dict[str, Sample]] = field(
-        default_factory=lambda: deque[dict[str, Sample]](maxlen=_SAMPLES)
-    )
+    times: deque[float] = field(default_factory=deque[float])
+    samples: deque[dict[str, Sample]] = field(default_factory=deque[dict[str, Sample]])
 
     def add(self, at: float, queues: Iterable[Row]) -> None:
         """Add a sample; the newest one replaces the one before if that was soon after another."""
         if len(self.times) > 1 and self.times[-1] - self.times[-2] < _SPACING_SECONDS:
             self.times.pop()
             self.samples.pop()
+        while self.times and self.times[0] < at - _HISTORY_SECONDS:
+            self.times.popleft()
+            self.samples.popleft()
         self.times.append(at)
         self.samples.append(
             {

@@ -71,10 +71,13 @@ def overview(visit: Visit) -> dict[str, Any]:
     """All queues, and what is in their way."""
     facts, history = visit.snapshot.facts, visit.live.history
     totals: dict[str, int] = {state: sum(row[state] for row in facts.queues) for state in _COUNTED}
+    # None where the queue keeps no completed jobs.
+    completed = [row["completed_last_minute"] for row in facts.queues]
+    kept = [one for one in completed if one is not None]
     holding = Counter(row["queue"] for row in facts.workers)
     return {
         "totals": totals,
-        "completed": sum(row["completed_last_minute"] or 0 for row in facts.queues),
+        "completed": sum(kept) if kept else None,
         "failed": sum(row["failed_last_minute"] for row in facts.queues),
         "is_estimated": any(row["estimated"] for row in facts.queues),
         "histories": {row["queue"]: history.of(row["queue"]) for row in facts.queues},

@@ -60,7 +60,8 @@ def asked(pairs: Sequence[tuple[str, str]]) -> Asked:
     given |= {name: value for name, value in _cleaned(pairs) if name in NAMES}
     states = [value for name, value in pairs if name == "state" and value in STATES]
     values: dict[str, Any] = {NAMES[name]: value for name, value in given.items() if value}
-    problems: list[str] = []
+    named = [value for name, value in pairs if name == "state" and value]
+    problems = [f"{value!r} is no state" for value in named if value not in STATES]
     for name in ("since", "until"):
         if name in values:
             try:
