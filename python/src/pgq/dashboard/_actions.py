@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import re
@@ -321,7 +322,6 @@ class Run:
         id: not to be guessed.
         user: who has begun it, and alone may go on with it.
         meant: which jobs.
-        may: tells whether this user may do so in a queue.
         phase: how far it is.
         ids: the jobs, the oldest first, until the end; of a purge there are none.
         kinds: how many there are of each queue, state, task and error.
@@ -337,7 +337,6 @@ class Run:
     id: str
     user: User
     meant: Meant
-    may: Callable[[str], bool]
     at: datetime
     phase: Phase = "looking"
     ids: list[int] = field(default_factory=list[int])
@@ -388,12 +387,18 @@ class Runs:
         return [run for run in reversed(self._runs.values()) if run.user.name == user.name]
 
     def begin(self, user: User, meant: Meant, may: Callable[[str], bool]) -> Run:
-        """Look which jobs are meant."""
-        run = Run(secrets.token_urlsafe(12), user, meant, may, datetime.now(UTC))
+        """Look which jobs are meant.
+
+        Args:
+            user: who has begun it.
+            meant: which jobs.
+            may: tells whether this user may do so in a queue.
+        """
+        run = Run(secrets.token_urlsafe(12), user, meant, datetime.now(UTC))
         for one in [one for one in self.of(user) if not one.is_busy][_RUNS - 1 :]:
             del self._runs[one.id]
         self._runs[run.id] = run
-        self._go_on(run, self._look_for)
+        self._go_on(run, functools.partial(self._look_for, may=functools.cache(may)))
         return run
 
     def start(self, run: Run) -> None:
@@ -442,20 +447,20 @@ class Runs:
         async with self._turn, self._live.call() as client:
             yield client
 
-    async def _look_for(self, run: Run) -> None:
+    async def _look_for(self, run: Run, may: Callable[[str], bool]) -> None:
         meant = run.meant
         if meant.verb == "purge":
             await self._count(run)
         elif meant.ids is not None:
             async with self._step() as client:
                 rows = await client.fetch(sql.IDS_OF, list(meant.ids))
-            self._add(run, rows)
+            self._add(run, rows, may)
         else:
-            await self._search(run)
+            await self._search(run, may)
         run.ids.reverse()
         run.phase = "asking"
 
-    async def _search(self, run: Run) -> None:
+    async def _search(self, run: Run, may: Callable[[str], bool]) -> None:
         async with self._step() as client:
             search = Search(client, run.meant.wanted, known=self._live.known_id)
         pages, found = search.pages(sql.IDS_BETWEEN, limit=MOST), 0
@@ -465,13 +470,13 @@ class Runs:
                     page = await anext(pages, None)
                 if page is None:
                     break
-                self._add(run, page)
+                self._add(run, page, may)
                 found += len(page)
                 run.low = search.low
         run.is_cut = found == MOST
         self._live.known_id = search.known
 
-    def _add(self, run: Run, rows: Sequence[dict[str, Any]]) -> None:
+    def _add(self, run: Run, rows: Sequence[dict[str, Any]], may: Callable[[str], bool]) -> None:
         meant = run.meant
         for row in rows:
             error = signature(row["last_error"])
@@ -481,7 +486,7 @@ class Runs:
                 run.left_out[row["state"]] += 1
             elif meant.verb in ("run", "move") and row["group_key"] is not None:
                 run.left_out["of a group, which stand in a line"] += 1
-            elif not run.may(row["queue"]):
+            elif not may(row["queue"]):
                 run.left_out["of queues that are not yours to manage"] += 1
             else:
                 run.ids.append(row["id"])

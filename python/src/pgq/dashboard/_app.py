@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -410,8 +409,7 @@ class _Dashboard:
                 visit.check("move", meant.to_queue)
         except RefusedError as exc:
             return self._refused(visit, pairs, str(exc))
-        may = functools.cache(lambda queue: visit.may(meant.verb, queue))
-        run = self.runs.begin(visit.user, meant, may)
+        run = self.runs.begin(visit.user, meant, lambda queue: visit.may(meant.verb, queue))
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
     async def _start(self, visit: Visit, pairs: Pairs) -> Response:
