@@ -224,6 +224,11 @@
     const isNew = places.some((place) => !placesSeen.has(place.id));
     for (const place of places) placesSeen.add(place.id);
     if (!places.length || (!anew && !isNew && Date.now() - drawnAt < CHARTS_EVERY)) return;
+    if (typeof uPlot === "undefined") {
+      // What was loaded was another page: that the queue is not there, for example.
+      if (!document.querySelector('script[src*="uPlot"]')) location.reload();
+      return;
+    }
     drawnAt = Date.now();
     const name = new URL(location.href).searchParams.get("name");
     const answer = await fetch(`${base}/series?${new URLSearchParams({ name })}`);
