@@ -16,14 +16,7 @@ from pgq._cli.errors import FAILED, Failure
 from pgq._cli.filters import filter_options, show_groups
 from pgq._cli.output import JSON_COLUMNS, Column
 from pgq._cli.queues import unknown_queue
-from pgq._errors import (
-    DuplicateKey,
-    NotClaimable,
-    NotPermitted,
-    NotSupported,
-    PayloadTooLong,
-    QueueFull,
-)
+from pgq._errors import DuplicateKey, NotPermitted
 from pgq._models import JobState, Unreadable
 from pgq._operate import bulk, sql, wording
 from pgq._operate.client import Client
@@ -386,7 +379,7 @@ async def _move(
         try:
             done = await client.queue().move(job_id, queue=queue, priority=priority)
             reason = "there is no such job, or it is active or has ended"
-        except (DuplicateKey, NotClaimable, NotSupported, PayloadTooLong, QueueFull) as exc:
+        except bulk.NOT_MOVED as exc:
             done, reason = False, str(exc.args[0])
         (moved if done else refused).append(job_id)
         if not done:

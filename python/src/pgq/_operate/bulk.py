@@ -13,6 +13,7 @@ from pgq._operate.client import Client
 
 STEP: Final = 100  # jobs that are changed in one transaction
 # Why one job cannot be moved, while others can: see pgq_move.
+NOT_MOVED: Final = (NotSupported, DuplicateKey, QueueFull, PayloadTooLong, NotClaimable)
 _NOT_MOVED: Final = frozenset({"0A000", "23505", "53400", "54000", "55000"})
 
 
@@ -53,7 +54,7 @@ async def _retried(client: Client, job_id: int) -> bool:
 
 
 async def _moved(client: Client, job_id: int, queue: str | None, priority: int | None) -> bool:
-    with suppress(NotSupported, DuplicateKey, QueueFull, PayloadTooLong, NotClaimable):
+    with suppress(*NOT_MOVED):
         return await client.queue().move(job_id, queue=queue, priority=priority)
     return False
 
