@@ -122,19 +122,27 @@ async def main(*, serves: bool) -> int:
         failure = f"the workers ended with {ends}"
     if failure is not None:
         print(f"FAILED: {failure}")
-    if serves:
-        await show()
-    return 1 if faults or failure else 0
+    shown = await show() if serves else 0
+    return 1 if faults or failure else shown
 
 
-async def show() -> None:
-    """Serve the dashboard until it is told to end."""
+async def show(*options: str) -> int:
+    """Serve the dashboard until a signal comes, and return 0; its exit status if it ends before."""
     say("What has happened, in a browser, until Ctrl-C:")
-    dashboard = await asyncio.create_subprocess_exec(sys.executable, "-m", "pgq", "dashboard")
+    dashboard = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pgq", "dashboard", *options
+    )
+    told = asyncio.Event()
+
+    def end(number: int) -> None:
+        told.set()
+        dashboard.send_signal(number)
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, dashboard.send_signal, number)
-    await dashboard.wait()
+        loop.add_signal_handler(number, end, number)
+    status = await dashboard.wait()
+    return 0 if told.is_set() else status
 
 
 def find_files() -> list[str]:
