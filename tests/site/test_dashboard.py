@@ -55,15 +55,6 @@ SHOP = """
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server with a template that has the extension."""
-    with Server(settings={"fsync": "off"}) as server:
-        server.psql(f"create database {TEMPLATE}")
-        install(server, TEMPLATE)
-        yield server
-
-
 @pytest.fixture
 def dashboard(browser: Browser, server: Server) -> Iterator[Dashboard]:
     """A dashboard for everybody on a database of its own."""
