@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import pgq
@@ -19,14 +21,17 @@ from fastapi import FastAPI
 from pgq import dashboard
 from pgq._operate import sql
 from pgq._operate.client import Client
+from pgq._operate.finding import Limits
 from pgq._operate.search import Filter, Search
+from pgq._operate.sql import quoted
 from pgq.dashboard._live import History, Live
 from pgserver import PATIENCE
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
-from .dashboard_site import Page, Site, site_of, visit
+from .conftest import TEMPLATE
+from .dashboard_site import LIVE, Page, Site, site_of, visit
 from .pages import read
 from .sessions import Connection
 
@@ -44,8 +49,9 @@ async def site(pool: asyncpg.Pool[Any]) -> AsyncIterator[Site]:
 
 async def die(queue: pgq.Queue, *, error: str = "no", **options: Any) -> int:
     """Let a new job die, and return its id."""
+    worker = options.pop("worker", "the worker")
     job_id = await queue.enqueue(options.pop("payload", {}), **options)
-    [job] = await queue.dequeue(1, worker="the worker")
+    [job] = await queue.dequeue(1, worker=worker)
     assert job.id == job_id
     await queue.fail(job, error, retryable=False)
     return job_id
@@ -426,31 +432,66 @@ async def test_commands_to_copy_quote_the_names_in_them(
         await connection.execute(f'drop role "{role}"')
 
 
-async def test_markup_in_every_field_is_text(
-    pool: asyncpg.Pool[Any], connection: Connection, admin: pgq.Admin
-) -> None:
+@pytest_asyncio.fixture
+async def hostile(connection: Connection, dsn: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Connection arguments of a database whose name is markup; so are role and application."""
+    name = quoted(HOSTILE)
+    await connection.execute(f"create role {name} superuser login")
+    await connection.execute(f"create database {name} template {TEMPLATE}")
+    settings = {"application_name": HOSTILE}
+    yield {**dsn, "database": HOSTILE, "user": HOSTILE, "server_settings": settings}
+    await connection.execute(f"drop database {name} with (force)")
+    await connection.execute(f"drop role {name}")
+
+
+@contextlib.asynccontextmanager
+async def in_the_way(dsn: dict[str, Any], queue: str) -> AsyncGenerator[None]:
+    """Hold a job by a prepared transaction, and the slots by a session that stays in one."""
+    gid = "'" + HOSTILE.replace("'", "''") + "'"
+    connection: Connection = await asyncpg.connect(**dsn)
+    await connection.execute("begin")
+    await connection.execute("select pgq_pop(1, $1)", queue)
+    await connection.execute(f"prepare transaction {gid}")
+    await connection.execute("begin")
+    await connection.execute(f"select from pgq.job /* {HOSTILE} */")
+    with patch(f"{LIVE}.LIMITS", Limits(timedelta(0), timedelta(0))):
+        yield
+    await connection.execute("rollback")
+    await connection.execute(f"rollback prepared {gid}")
+    await connection.close()
+
+
+async def test_markup_in_every_field_is_text(hostile: dict[str, Any]) -> None:
     name = HOSTILE
-    await admin.create_queue(name, description=HOSTILE, group_on_dead="block", max_active=9)
-    queue = pgq.Queue(pool, name)
-    dead = await die(
-        queue,
-        payload={HOSTILE: HOSTILE},
-        headers={"task": HOSTILE},
-        group_key=HOSTILE,
-        dedupe_key=HOSTILE,
-        error=HOSTILE,
-    )
-    waiting = await queue.enqueue({}, group_key=HOSTILE)
-    await queue.enqueue({})
-    await queue.dequeue(1, worker=HOSTILE)
-    await admin.schedule(HOSTILE, "@daily", {HOSTILE: 1}, name)
-    await admin.pause(name)
 
     def by_name(connection: HTTPConnection) -> dashboard.User:
         del connection
         return dashboard.User(name=name)
 
-    async with site_of(pool, title=HOSTILE, authenticate=by_name) as s:
+    async with (
+        asyncpg.create_pool(**hostile, min_size=0) as pool,
+        site_of(pool, title=HOSTILE, authenticate=by_name) as s,
+    ):
+        admin, queue = pgq.Admin(pool), pgq.Queue(pool, name)
+        await admin.create_queue(name, description=HOSTILE, group_on_dead="block", max_active=9)
+        done = await queue.enqueue({})
+        [job] = await queue.dequeue(1)
+        await queue.heartbeat(job, checkpoint={HOSTILE: "checkpoint"})
+        await queue.complete(job, result={HOSTILE: "result"})
+        dead = await die(
+            queue,
+            payload={HOSTILE: HOSTILE},
+            headers={"task": HOSTILE},
+            group_key=HOSTILE,
+            dedupe_key=HOSTILE,
+            error=HOSTILE,
+            worker=HOSTILE,
+        )
+        waiting = await queue.enqueue({}, group_key=HOSTILE)
+        await queue.enqueue_many([1, 2])
+        await queue.dequeue(1, worker=HOSTILE)
+        await admin.schedule(HOSTILE, "@daily", {HOSTILE: 1}, name)
+        await admin.pause(name)
         await s.do("resume", queue=name)
         run, _ = await s.look(verb="retry:all", queue=name, signature=HOSTILE)
         pages: dict[str, dict[str, Any]] = {
@@ -458,6 +499,7 @@ async def test_markup_in_every_field_is_text(
             "/queue": {"name": name},
             "/jobs": {"queue": name, "text": HOSTILE, "since": HOSTILE},
             "/jobs?": {"queue": name},
+            f"/job/{done}": {},
             f"/job/{dead}": {},
             f"/job/{waiting}": {},
             "/dead": {},
@@ -466,17 +508,30 @@ async def test_markup_in_every_field_is_text(
             "/actions": {},
             run: {},
         }
-        for path, params in pages.items():
-            page = await s.get(path, **params)
-            names = {name for name, _ in page.elements}
-            assert "xss-tag" not in names, path
-            assert len(page.values("script", "src")) == sum(
-                name == "script" for name, _ in page.elements
-            )
-            assert not [
-                one for _, attributes in page.elements for one in attributes if one == "onload"
-            ]
-            assert "<xss-tag onload=1>" in page.text, path
+        texts = dict[str, str]()
+        async with in_the_way(hostile, name):
+            s.app.state.live.change()
+            for path, params in pages.items():
+                page = await s.get(path, **params)
+                names = {name for name, _ in page.elements}
+                assert "xss-tag" not in names, path
+                assert len(page.values("script", "src")) == sum(
+                    name == "script" for name, _ in page.elements
+                )
+                assert not [
+                    one for _, attributes in page.elements for one in attributes if one == "onload"
+                ]
+                texts[path] = page.text
+        tag = "<xss-tag onload=1>"
+        for path, text in texts.items():
+            assert text.count(tag) >= 4, f"{path}: title, database, role and user"
+        for field in (f'prepared transaction "{tag}', f"application {tag}", f"/* {tag}"):
+            assert field in texts["/"]
+        assert f"application {tag}" in texts["/workers"]
+        assert re.search(f"Checkpoint .*{tag}", texts[f"/job/{done}"])
+        assert re.search(f"Result .*{tag}", texts[f"/job/{done}"])
+        assert re.search(f"Attempts that failed .*{tag}", texts[f"/job/{dead}"])
+        assert re.search(f"What jobs wait for .*transaction .*{tag}", texts["/queue"])
 
 
 def in_starlette(path: str, app: Starlette) -> Starlette:
