@@ -241,6 +241,10 @@ def test_markup_in_every_field_is_text(browser: Browser, server: Server) -> None
         text = "'" + HOSTILE.replace("'", "''") + "'"
         dashboard.sql(f"""
             select pgq_create_queue({text}, description => {text}, group_on_dead => 'block');
+            select pgq_enqueue('0', {text}, group_key => 'another');
+            select pgq_heartbeat(id, token, checkpoint => to_jsonb({text}::text)),
+                   pgq_complete(id, token, to_jsonb({text}::text))
+              from pgq_dequeue(queue => {text});
             select pgq_enqueue(to_jsonb({text}::text), {text}, group_key => {text},
                 dedupe_key => {text}, headers => jsonb_build_object('task', {text}::text));
             select pgq_fail(id, token, {text}, retryable => false)
@@ -257,7 +261,7 @@ def test_markup_in_every_field_is_text(browser: Browser, server: Server) -> None
         window.press("Unblock")
         expect(window.told).to_contain_text(HOSTILE)
         ids = dashboard.sql("select id from pgq_jobs where group_key is not null").split()
-        assert len(ids) == 2
+        assert len(ids) == 3
         jobs = [f"/job/{one}" for one in ids]
         for path in ("/", "/jobs", *jobs, "/dead", "/workers", "/schedules", "/actions"):
             window.go(path)
@@ -268,6 +272,18 @@ def test_markup_in_every_field_is_text(browser: Browser, server: Server) -> None
         window.page.locator("#search").fill(HOSTILE)
         window.page.keyboard.press("Enter")
         expect(window.page.get_by_role("heading", level=1)).to_contain_text(HOSTILE)
+
+
+def test_colours_that_were_chosen_stay(dashboard: Dashboard) -> None:
+    window = dashboard.open(color_scheme="light")
+    root = window.page.locator("html")
+    window.press("Dark")
+    for path in ("/", "/queue?name=default"):
+        expect(root).to_have_attribute("data-theme", "dark")
+        expect(window.page.get_by_role("button", name="Light")).to_be_visible()
+        window.go(path)
+    window.press("Light")
+    expect(root).to_have_attribute("data-theme", "light")
 
 
 def test_the_database_goes_and_comes_back(browser: Browser) -> None:
