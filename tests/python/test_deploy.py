@@ -8,18 +8,22 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import bootstrap
 import pgq
 import pytest
+import pytest_asyncio
 import yaml
 from bootstrap import ROOT
 from pgq._worker import run
@@ -27,12 +31,14 @@ from pgserver import PATIENCE, Server
 
 from . import test_docs
 from .cli_session import SCRIPT, Cli, running
+from .conftest import serve
 from .programs import run_program
 from .sessions import Connection, connect, until, within
+from .test_grants import kept, logins
 from .test_health import probed, start
 from .test_readme import environment, run_sql
 
-__all__ = ["environment"]
+__all__ = ["environment", "kept", "logins"]
 
 pytestmark = pytest.mark.constant
 
@@ -87,6 +93,13 @@ def test_each_alert_begins_and_ends() -> None:
 # A real Prometheus
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server whose changes can be followed."""
+    with serve(wal_level="logical") as server:
+        yield server
+
+
 @dataclass(frozen=True, slots=True)
 class Prometheus:
     """A Prometheus that runs."""
@@ -105,11 +118,22 @@ class Prometheus:
         alerts = self.ask("alerts")["alerts"]
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
-    async def fires(self, *names: str) -> None:
-        """Wait until all of these alerts fire."""
+    async def shows(self, *queries: str) -> None:
+        """Wait until each of these queries has an answer."""
 
         async def found() -> bool:
-            return set(names) <= await asyncio.to_thread(self.firing)
+            answers = [await asyncio.to_thread(self.ask, "query", query=one) for one in queries]
+            return all(answer["result"] for answer in answers)
+
+        await until(found, pause=0.5)
+
+    async def fires(self, *names: str) -> None:
+        """Wait until all of these alerts fire, together or one after the other."""
+        missing = set(names)
+
+        async def found() -> bool:
+            missing.difference_update(await asyncio.to_thread(self.firing))
+            return not missing
 
         await until(found, pause=0.1)
 
@@ -122,9 +146,16 @@ class Prometheus:
         await until(found, pause=0.1)
 
 
+def hastened(expression: str) -> str:
+    """Return the expression of a rule in which a minute lasts a second."""
+    ages = re.compile(r"(?<=_seconds > )\d+")
+    expression = ages.sub(lambda seconds: str(int(seconds[0]) / 60), expression)
+    return re.sub(r"\[(\d+)m\]", r"[\1s]", expression)
+
+
 @asynccontextmanager
 async def prometheus(place: Path, **targets: str) -> AsyncGenerator[Prometheus]:
-    """Run Prometheus as deploy/ has it, but at once: it looks each second and waits for nothing."""
+    """Run Prometheus as deploy/ has it, but it looks each second, and its rules do not wait."""
     config = load(DEPLOY / "prometheus" / "prometheus.yaml")
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     for job in config["scrape_configs"]:
@@ -133,6 +164,7 @@ async def prometheus(place: Path, **targets: str) -> AsyncGenerator[Prometheus]:
     alerts = load(ALERTS)
     for rule in alerts["groups"][0]["rules"]:
         rule.pop("for", None)
+        rule["expr"] = hastened(rule["expr"])
     for name, content in (("prometheus.yaml", config), ("alerts.yaml", alerts)):
         (place / name).write_text(yaml.safe_dump(content), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
@@ -161,40 +193,67 @@ async def prometheus(place: Path, **targets: str) -> AsyncGenerator[Prometheus]:
         await within(process.wait())
 
 
-async def test_what_has_happened_begins_and_ends_alerts_and_the_dashboard_shows_it(
-    server: Server, dsn: dict[str, Any], queue: pgq.Queue, tmp_path: Path
+@pytest_asyncio.fixture
+async def owned(kept: dict[str, Any]) -> AsyncIterator[asyncpg.Pool[Any]]:
+    """A pool of a database whose owner has installed pgq, and may not see other sessions."""
+    async with asyncpg.create_pool(**kept, min_size=0) as pool:
+        await pool.execute("create extension pgq")
+        yield pool
+
+
+async def test_what_has_happened_begins_and_ends_each_alert_and_the_dashboard_shows_it(
+    server: Server, kept: dict[str, Any], owned: asyncpg.Pool[Any], tmp_path: Path
 ) -> None:
+    queue, other = pgq.Queue(owned), pgq.Queue(owned, "other")
+    await pgq.Admin(owned).create_queue("other")
     async with (
-        running(dsn, "metrics", "--listen", "127.0.0.1:0") as exporter,
-        probed(dsn, tmp_path) as site,
+        running(kept, "metrics", "--listen", "127.0.0.1:0") as exporter,
+        probed(kept, tmp_path) as site,
     ):
         metrics = (await exporter.until(lambda line: "serving" in line)).split()[1]
         targets = {"pgq": metrics.removesuffix("/metrics"), "pgq_worker": site.address}
         async with prometheus(tmp_path, **targets) as watcher:
             await start(queue, "work")
-
-            async def shown() -> bool:
-                answers = [
-                    await asyncio.to_thread(watcher.ask, "query", query=query)
-                    for query in queries()
-                ]
-                return all(answer["result"] for answer in answers)
-
-            await until(shown, pause=0.5)
+            await watcher.shows(*queries())
             names = await asyncio.to_thread(watcher.ask, "label/__name__/values")
             used = {name for rule in rules().values() for name in METRIC.findall(rule["expr"])}
             assert used <= set(names)
-            assert not await asyncio.to_thread(watcher.firing)
 
-            await queue.enqueue_many(["fail"] * 3, headers={"task": "work"}, max_attempts=1)
+            # A worker whose jobs do not end, and a replication slot that nobody uses.
+            for _ in range(3):
+                await start(queue, "wait")
+            server.psql("select pg_create_logical_replication_slot('forgotten', 'pgoutput')")
+            lasting = "PgqRotationHeldUp", "PgqJobsWait", "PgqWorkerStuck", "PgqHealthUnknown"
+            await watcher.fires(*lasting)
+            server.psql("select pg_drop_replication_slot('forgotten')")
+            server.psql(f"grant pg_read_all_stats to {kept['user']}")
+            site.gate.touch()
+            await watcher.ends(*lasting)
+            site.gate.unlink()
+
+            await queue.enqueue_many(["fail"] * 9, headers={"task": "work"}, max_attempts=1)
             await watcher.fires("PgqJobsDie", "PgqAttemptsFail")
-            await queue.enqueue_many(range(9), headers={"task": "work"})
-            await watcher.ends("PgqAttemptsFail")
+            await queue.enqueue_many(range(20), headers={"task": "work"})
+            await watcher.ends("PgqJobsDie", "PgqAttemptsFail")
 
             await start(queue, "block")
             await watcher.fires("PgqWorkerBlocked")
             site.gate.touch()
             await watcher.ends("PgqWorkerBlocked")
+
+            # Nobody calls: the worker is stopped, and a lease runs out.
+            site.process.process.send_signal(signal.SIGSTOP)
+            await other.enqueue_many([1, 2])
+            await other.dequeue(1, timedelta(seconds=1))
+            await watcher.fires("PgqLeasesExpired", "PgqNoMaintenance")
+            site.process.process.send_signal(signal.SIGCONT)
+
+            async def taken() -> bool:
+                await other.pop(2)
+                return not await owned.fetchval("select count(*) from pgq.job")
+
+            await until(taken)
+            await watcher.ends("PgqLeasesExpired", "PgqNoMaintenance")
 
             server.stop()
             try:
@@ -202,6 +261,9 @@ async def test_what_has_happened_begins_and_ends_alerts_and_the_dashboard_shows_
             finally:
                 server.start()
             await watcher.ends("PgqUnreachable", "PgqWorkerLostDatabase")
+            begun = 'count_over_time(ALERTS{alertstate="firing"}[1h])'
+            found = await asyncio.to_thread(watcher.ask, "query", query=begun)
+            assert {one["metric"]["alertname"] for one in found["result"]} == set(rules())
             of_rules = await asyncio.to_thread(watcher.ask, "rules")
             assert {rule["health"] for rule in of_rules["groups"][0]["rules"]} == {"ok"}
 

@@ -170,7 +170,7 @@ def dashboard(browser: Browser, server: Server) -> Iterator[Dashboard]:
         for queue, deed in DEEDS.items():
             dashboard.sql(f"select pgq_create_queue('{queue}', group_on_dead => 'block')")
             dashboard.sql(deed.jobs.format(queue=queue))
-        wait_for(f"{dashboard.address}/queue?name={queue}")
+        wait_for(f"{dashboard.address}/queue?name={list(DEEDS)[-1]}")
         yield dashboard
 
 
