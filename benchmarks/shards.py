@@ -3,10 +3,10 @@
     PYTHONPATH=tools .venv/bin/python -m benchmarks.shards [--jobs 20000] [--calls 500] [--rounds 5]
 
 The first table: a worker works off so many jobs of one database, then of three that share them, by
-turns; once with the same concurrency for each database, once with the same in all, where claims take
-a third of the jobs. The CPU is that of all processes of the servers, and that of the worker, this
-process. The second table: one client calls a shard, and the front, by turns. Calls that write wait
-for the disk. Figures are medians over the rounds; the last column is the median of the ratios.
+turns; once with the same concurrency for each database, once with the same in all, where claims
+take a third of the jobs. The CPU is that of all processes of the servers, and that of the worker,
+this process. The second table: one client calls a shard, and the front, by turns. Calls that write
+wait for the disk. Figures are medians over the rounds; the last column is the median of the ratios.
 """
 
 import argparse
