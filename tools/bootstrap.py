@@ -9,7 +9,7 @@ its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PL/Proxy, PgBouncer, Prometheus
 of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
 libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
 checked: a program or library that misses another one ends the set-up, and the error says what to
-install. Chromium comes in the same way when a test asks for it.
+install. Chromium comes in the same way when a test asks for it; so do Patroni, etcd and HAProxy.
 
 `bootstrap.py clients` is the exception: the languages of tests/clients and their drivers have to be
 installed. Root gets what is missing with apt-get; others are told what it is. A second run finds
@@ -38,6 +38,7 @@ PEERS = CACHE / "peers"
 PEERS_FAILED = BENCH_VENV / "failed.json"
 CLIENTS = CACHE / "clients"
 PLAYGROUND = CACHE / "playground"
+PATRONI = CACHE / "patroni"
 
 # The lists of requirements/ that go into the virtual environment at each level.
 REQUIREMENTS = {
@@ -126,19 +127,24 @@ def fetch_debian(package: str, *more: str) -> Path:
 
 
 def fetch_pgbouncer() -> tuple[Path, list[Path]]:
-    """Return the program of PgBouncer, and the libraries that came with it.
+    """Return the program of PgBouncer, and the libraries that came with it."""
+    return _fetch_service("pgbouncer", "PgBouncer")
+
+
+def _fetch_service(name: str, title: str) -> tuple[Path, list[Path]]:
+    """Return a program, and the libraries that came with it.
 
     Debian's package is unpacked, not installed: that would start a service.
     """
-    if installed := shutil.which("pgbouncer"):
+    if installed := shutil.which(name):
         return Path(installed), []
-    home = CACHE / "pgbouncer"
+    home = CACHE / name
     if not home.exists():
         if shutil.which("apt-get") is None:
-            raise BootstrapError("pgbouncer is missing: install it")
-        _say("fetching PgBouncer")
-        build(home, lambda place: _unpack_debian(["pgbouncer"], place))
-    return home / "usr" / "sbin" / "pgbouncer", libraries(home)
+            raise BootstrapError(f"{name} is missing: install it")
+        _say(f"fetching {title}")
+        build(home, lambda place: _unpack_debian([name], place))
+    return home / "usr" / "sbin" / name, libraries(home)
 
 
 def fetch_prometheus() -> Path:
@@ -146,6 +152,34 @@ def fetch_prometheus() -> Path:
     if (installed := shutil.which("prometheus")) and shutil.which("promtool"):
         return Path(installed).parent
     return fetch_debian("prometheus", "promtool?") / "usr" / "bin"
+
+
+def fetch_patroni() -> Path:
+    """Return a directory with Patroni and what it imports, for PYTHONPATH."""
+    listing = ROOT / "requirements" / "ha.txt"
+
+    def install(place: Path) -> None:
+        _run(*_pip_install(VENV), "--target", place, "-r", listing)
+        shutil.copyfile(listing, place / listing.name)
+
+    if not _is_same(listing, PATRONI / listing.name):
+        _say("fetching Patroni")
+        if PATRONI.exists():
+            shutil.rmtree(PATRONI)
+        build(PATRONI, install)
+    return PATRONI
+
+
+def fetch_etcd() -> Path:
+    """Return the program etcd."""
+    if installed := shutil.which("etcd"):
+        return Path(installed)
+    return fetch_debian("etcd-server") / "usr" / "bin" / "etcd"
+
+
+def fetch_haproxy() -> tuple[Path, list[Path]]:
+    """Return the program haproxy, and the libraries that came with it."""
+    return _fetch_service("haproxy", "HAProxy")
 
 
 def fetch_chromium() -> tuple[Path, dict[str, str]]:

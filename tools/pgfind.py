@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,17 +37,19 @@ class Install:
 
     def is_open_to_all(self) -> bool:
         """Tell whether any user of the machine can run this server where it is."""
-        return all(place.stat().st_mode & 0o005 == 0o005 for place in (self.bin, *self.bin.parents))
+        return is_open_to_all(self.bin)
 
     def copy(self, target: Path) -> Path:
         """Put a copy that everybody can read below `target` and return its bin directory."""
         if self.bin in (Path("/usr/bin"), Path("/usr/local/bin")):
             raise ServerError(f"{self.bin} shares its directory with other programs: set PG_BIN")
-        for part in self.parts:
-            _copy_tree(self.root / part, target / part)
-        for directory, _, _ in os.walk(target):
-            Path(directory).chmod(0o755)
+        copy_open(self.root, self.parts, target)
         return target / self.bin.relative_to(self.root)
+
+
+def is_open_to_all(path: Path) -> bool:
+    """Tell whether any user of the machine can read or run what is there."""
+    return all(place.stat().st_mode & 0o005 == 0o005 for place in (path, *path.parents))
 
 
 def find(version: int | None = None) -> Install:
@@ -113,6 +115,14 @@ def _describe(origin: str, binaries: Path) -> Install:
         parts = [f"lib/postgresql/{prefix.name}", f"share/postgresql/{prefix.name}"]
     version = answer.split()[2]
     return Install(origin=origin, version=version, bin=binaries, root=root, parts=tuple(parts))
+
+
+def copy_open(root: Path, parts: Iterable[str], target: Path) -> None:
+    """Copy directories below `root` so that everybody can read what is in `target`."""
+    for part in parts:
+        _copy_tree(root / part, target / part)
+    for directory, _, _ in os.walk(target):
+        Path(directory).chmod(0o755)
 
 
 def _copy_tree(source: Path, target: Path) -> None:
