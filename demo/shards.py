@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlencode
 
@@ -55,6 +56,7 @@ MEETINGS: Final = """
 
 Pool: TypeAlias = "asyncpg.Pool[Any]"
 Pools: TypeAlias = Sequence[Pool]
+Disturb: TypeAlias = Callable[[Pools], Awaitable[int]]
 worker = pgq.Worker()
 
 
@@ -121,7 +123,7 @@ def have_done(pools: Pools, goal: int) -> Callable[[], Awaitable[bool]]:
     return condition
 
 
-async def disturb(server: Server, others: Pools) -> int:
+async def kill(server: Server, others: Pools) -> int:
     """Kill a server and start it again; return what the others have done meanwhile."""
     before = await count_done(others)
     server.stop("kill")
@@ -156,30 +158,34 @@ def url_of(server: Server) -> str:
     return f"postgresql:///{server.database}?{place}"
 
 
-async def show(servers: Sequence[Server]) -> int:
-    """Run the demo; return the exit status."""
-    *shards, front = servers
-    urls = [url_of(shard) for shard in shards]
-    for shard in shards:
-        shard.psql(TABLE)
+async def show(urls: Sequence[str], front: Server, disturb: Disturb) -> int:
+    """Run the demo; return the exit status.
+
+    Args:
+        urls: where the shards are.
+        front: the front of them.
+        disturb: disturbs one of them; it gets the others, and returns what they do meanwhile.
+    """
     front.psql(f"select {FRONT}.pgq_configure_queue('default', dedupe_for => '1 hour')")
     async with AsyncExitStack() as stack:
         pools: list[Pool] = [
             await stack.enter_async_context(asyncpg.create_pool(url, min_size=0)) for url in urls
         ]
+        for pool in pools:
+            await pool.execute(TABLE)
         at_front = await stack.enter_async_context(asyncpg.create_pool(url_of(front), min_size=0))
         processes = await stack.enter_async_context(working(urls))
         chunks = make_chunks()
         again = chunks[::TWICE]
         left = deque([*chunks, *again])
-        print(f"{JOBS} jobs, {len(shards)} shards, {WORKERS} workers, each on all shards")
+        print(f"{JOBS} jobs, {len(urls)} shards, {WORKERS} workers, each on all shards")
         began = time.monotonic()
         producers = [asyncio.create_task(produce(at_front, left)) for _ in range(PRODUCERS)]
         meanwhile, failure = 0, None
         try:
             await until(have_done(pools, JOBS // 4))
             others = [pool for shard, pool in enumerate(pools) if shard != KILLED]
-            meanwhile = await disturb(shards[KILLED], others)
+            meanwhile = await disturb(others)
             await asyncio.gather(*producers)
             await until(have_done(pools, JOBS))
         except TimeoutError as error:
@@ -209,7 +215,7 @@ async def report(pools: Pools, sent_twice: int, meanwhile: int) -> int:
                 places.setdefault(key, set()).add(number)
     facts = {"jobs": JOBS, "sent twice": sent_twice}
     facts |= {f"done on shard {number}": len(shard) for number, shard in enumerate(rows)}
-    facts["done by the others while it was down"] = meanwhile
+    facts["done by the others meanwhile"] = meanwhile
     faults = {
         "lost": JOBS - len(times),
         "done twice": sum(times.values()) - len(times),
@@ -228,7 +234,9 @@ def main() -> int:
     # Servers and workers end with this, however it ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pgshards.serve({"fsync": "off"}) as servers:
-        return asyncio.run(show(servers))
+        *shards, front = servers
+        urls = [url_of(shard) for shard in shards]
+        return asyncio.run(show(urls, front, partial(kill, shards[KILLED])))
 
 
 if __name__ == "__main__":

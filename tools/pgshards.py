@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 import bootstrap
@@ -27,20 +27,31 @@ def serve(settings: Mapping[str, str]) -> Generator[list[Server]]:
         shards = [first, *map(stack.enter_context, rest)]
         for shard in rest:
             shard.promote()
-        front = stack.enter_context(Server(bootstrap.plpgsql_check_major(), settings, ["plproxy"]))
-        front.psql(_setup(shards))
+        places = [place_of(shard) for shard in shards]
+        yield [*shards, stack.enter_context(serve_front(places, settings))]
+
+
+@contextlib.contextmanager
+def serve_front(places: Sequence[str], settings: Mapping[str, str]) -> Generator[Server]:
+    """Run a front with PL/Proxy of the shards that are at these places."""
+    with Server(bootstrap.plpgsql_check_major(), settings, ["plproxy"]) as front:
+        front.psql(_setup(places))
         front.psql(SCRIPT.read_text(encoding="utf-8"))
-        yield [*shards, front]
+        yield front
 
 
-def _setup(shards: list[Server]) -> str:
+def place_of(server: Server) -> str:
+    """Return where the database of a server is, for the front."""
+    return f"host={server.host} port={server.port} dbname={server.database}"
+
+
+def _setup(places: Sequence[str]) -> str:
     """Return what the documentation has a superuser of the front run, for these shards."""
     found = _SETUP.search(_PAGE.read_text(encoding="utf-8"))
     if found is None:
         raise ServerError(f"{_PAGE.name} does not show how a front is made")
     setup = found[1].replace("'shop', password '...'", f"'{Server.user}'")
-    for name, shard in zip("abc", shards, strict=True):
-        place = f"host={shard.host} port={shard.port} dbname={shard.database}"
+    for name, place in zip("abc", places, strict=True):
         setup = setup.replace(f"host={name}.internal dbname=shop", place)
     if ".internal" in setup or "'...'" in setup:
         raise ServerError(f"{_PAGE.name} shows another front than is made of it here")
