@@ -41,12 +41,12 @@ class _Link:
 class Proxy:
     """A TCP port that leads to a server, for as long as a `with` block lasts.
 
+    The server listens on a socket of PostgreSQL, if the host is a directory, or on a TCP port.
     `up` is the way to the server, `down` the way back. It runs in a thread of its own; its
     methods may be called from any thread.
     """
 
     def __init__(self, target: Dsn) -> None:
-        self._path = f"{target['host']}/.s.PGSQL.{target['port']}"
         self._target = target
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            there, back = await asyncio.open_unix_connection(self._path)
+            there, back = await self._connect()
             link.writers.append(back)
             await asyncio.gather(
                 self._pump(reader, back, link.up), self._pump(there, writer, link.down)
@@ -146,6 +146,12 @@ class Proxy:
             self._links.discard(link)
             self._tasks.discard(task)
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = self._target["host"], self._target["port"]
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(host, port)
+
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event
     ) -> None:
@@ -156,7 +162,7 @@ class Proxy:
             sink.write(data)
             await sink.drain()
         await gate.wait()
-        raise ConnectionResetError
+        sink.write_eof()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
