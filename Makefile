@@ -15,7 +15,7 @@ PGQ_FRESH_RUN    ?= make test demo
 PGQ_PYTHON       := .venv/bin/python
 PGQ_BENCH_PYTHON := .venv-bench/bin/python
 PGQ_CHECKED      := python/src tests/python tests/explore tests/history tests/chaos tests/clients \
-    tests/site tools demo docker examples benchmarks $(wildcard extension/*.py)
+    tests/ha tests/site tools demo docker examples benchmarks $(wildcard extension/*.py)
 PGQ_VERSION      := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" extension/pgq.control)
 PGQ_SQL          := extension/sql/pgq--$(PGQ_VERSION).sql
 PGQ_WHEEL        := .venv/pgq.installed
@@ -41,7 +41,7 @@ PGQ_PGSPOT       := --no-plpgsql --ignore PS005
 # What a target needs is made in the order in which it is named.
 .NOTPARALLEL:
 .PHONY: all help setup dev-setup demo-setup requirements build demo demo-shards test test-fresh test-matrix \
-    test-installs test-clients test-docker test-site shards explore history chaos mutants model lint \
+    test-installs test-clients test-docker test-site shards explore history chaos ha mutants model lint \
     format docs playground reference bench freeze install uninstall installcheck dist deb clean
 
 help: ## list the targets
@@ -109,6 +109,9 @@ explore: dev-setup build ## try all interleavings of every pair of calls, PGQ_EX
 
 chaos: dev-setup build ## kill, stall and starve pgq under load, PGQ_CHAOS="worker_kill failover"
 	PYTHONPATH=tools $(PGQ_PYTHON) -m tests.chaos $(PGQ_CHAOS_OPTIONS) $(PGQ_CHAOS)
+
+ha: dev-setup build ## kill, cut off and switch over the leader of a Patroni cluster under load
+	PGQ_DEMO_JOBS=$(PGQ_SHARD_JOBS) $(PGQ_PYTHON) -m pytest tests/ha
 
 shards: dev-setup build ## test several databases with a front, PGQ_SHARD_JOBS=50000
 	PGQ_SHARD_JOBS=$(PGQ_SHARD_JOBS) $(PGQ_PYTHON) tools/run_tests.py --version 18 --only python \
