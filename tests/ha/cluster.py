@@ -80,7 +80,12 @@ class Node:
     def start(self) -> None:
         """Start Patroni, which starts the server."""
         home = self.server.directory / "python" / bootstrap.PATRONI.name
-        command = [_find_python(), "-m", "patroni", self.server.directory / "patroni.yaml"]
+        command: list[str | Path] = [
+            _find_python(),
+            "-m",
+            "patroni",
+            self.server.directory / "patroni.yaml",
+        ]
         environment = {
             "HOME": self.server.host,  # gets .pgpass
             "PATH": os.environ.get("PATH", os.defpath),
@@ -300,7 +305,7 @@ class Cluster:
         port = find_free_port()
         peer = f"http://{LOCAL}:{find_free_port()}"
         client = f"http://{LOCAL}:{port}"
-        command = [
+        command: list[str | Path] = [
             bootstrap.fetch_etcd(),
             "--data-dir=etcd",
             f"--listen-client-urls={client}",
