@@ -71,8 +71,8 @@ class Result:
         figures, change = self.figures, self.change
         return (
             f"{figures.fault}: {figures.at_risk} jobs at risk, lost {figures.lost}, twice"
-            f" {figures.twice}, tried again {figures.again}; promoted after {change.until_promoted:.1f} s, the first job"
-            f" completed {change.until_work:.1f} s later"
+            f" {figures.twice}, tried again {figures.again}; promoted after"
+            f" {change.until_promoted:.1f} s, first job {change.until_work:.1f} s later"
         )
 
 
