@@ -209,10 +209,12 @@ class Cluster:
             first.stop()
             self._directory = first.directory
             etcd = self._start_etcd(stack)
-            self.nodes = [
-                stack.enter_context(Node(name, server, etcd, self._settings))
-                for name, server in zip("ab", (first, second), strict=True)
-            ]
+            self.nodes: list[Node] = []
+            for name, server in zip("ab", (first, second), strict=True):
+                node = Node(name, server, etcd, self._settings)
+                self.nodes.append(stack.enter_context(node))
+                # The first one has the newest data, and so it is to be the leader.
+                _wait("no leader", self.leader, self.nodes)
             self.wait_until_whole()
             self._stack = stack.pop_all()
         return self
