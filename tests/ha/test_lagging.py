@@ -173,6 +173,8 @@ async def test_a_wait_for_the_standby_that_is_cancelled_is_answered_and_may_be_l
             session.add_log_listener(lambda _, message: told.append(message.message))
             pid = session.get_server_pid()
             await cut(cluster, session)
+            with pytest.raises(TimeoutError):
+                await other.fetchval("select pgq_enqueue('1')", timeout=0.5)
             call = asyncio.ensure_future(session.fetchval("select pgq_enqueue('1')"))
             await until(lambda: other.fetchval(WAITS, pid))
             await other.execute("select pg_cancel_backend($1)", pid)

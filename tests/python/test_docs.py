@@ -40,6 +40,7 @@ RUN_ELSEWHERE = {
     "deployment.md",
     "dumps.md",
     "features.md",
+    "high-availability.md",
     "install.md",
     "playground.md",
     "python.md",
