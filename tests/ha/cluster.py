@@ -319,6 +319,7 @@ class Cluster:
         process = self._run("etcd", command, {"ETCD_UNSUPPORTED_ARCH": "arm64"})
         stack.callback(process.wait)
         stack.callback(process.kill)
+        _wait("etcd does not answer", lambda: _is_ready(client), ())
         return port
 
     def _run(
@@ -344,6 +345,16 @@ def _find_python() -> Path:
         if candidate.exists() and (os.geteuid() != 0 or is_open_to_all(candidate)):
             return candidate
     raise ServerError(f"others than root cannot run {candidates[0]}: install {version}")
+
+
+def _is_ready(etcd: str) -> bool:
+    """Tell whether etcd has agreed on a version, without which Patroni ends."""
+    with (
+        contextlib.suppress(OSError),
+        urllib.request.urlopen(f"{etcd}/version", timeout=PATIENCE) as answer,
+    ):
+        return b"not_decided" not in answer.read()
+    return False
 
 
 def _wait(problem: str, condition: Callable[[], Any], nodes: Sequence[Node]) -> Any:
