@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from pgq import testing
 from sqlalchemy import URL, create_engine
+from sqlalchemy.dialects import registry
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -111,6 +112,14 @@ def url_of(driver: str, dsn: dict[str, Any]) -> URL:
     )
 
 
+@pytest.fixture
+def dialects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget after the test that there was an engine on asyncpg."""
+    known: Any = registry
+    monkeypatch.setattr(known, "impls", {**known.impls})
+
+
+@pytest.mark.usefixtures("dialects")
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 async def test_a_batch_looks_with_a_session(
     dsn: dict[str, Any], pool: asyncpg.Pool[Any], driver: str
