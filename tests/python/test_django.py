@@ -253,6 +253,23 @@ def test_errors_are_those_of_pgq_and_break_the_transaction_as_any_other() -> Non
     assert pgq.django.Queue().enqueue(1) == 1
 
 
+def test_a_transaction_that_the_server_has_aborted_does_not_end_as_if_it_committed() -> None:
+    told: list[str] = []
+    with transaction.atomic():
+        transaction.on_commit(lambda: told.append("committed"))
+        with pytest.raises(pgq.UnknownQueue):
+            pgq.django.Queue("unknown").enqueue(1)
+        with pytest.raises(transaction.TransactionManagementError):
+            add.enqueue(2)
+    with transaction.atomic():
+        transaction.on_commit(lambda: told.append("saved"))
+        with pytest.raises(pgq.UnknownQueue), transaction.atomic():
+            pgq.django.Queue("unknown").enqueue(1)
+        add.enqueue(3)
+    assert told == ["saved"]
+    assert [job.payload["args"] for job in Job.objects.all()] == [[3]]
+
+
 def test_what_psycopg_refuses_is_an_invalid_argument() -> None:
     wrong: Any = [object()]
     refused: list[dict[str, Any]] = [{"dedupe_key": "\0"}, {"after": wrong}]

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.utils import DataError, InterfaceError, OperationalError, ProgrammingError
 from django.db.utils import Error as DatabaseError
 
@@ -56,7 +56,7 @@ class DjangoDriver(Driver):
 
     async def fetch(self, statement: Statement) -> Sequence[Row]:
         """Run a statement, and return its rows."""
-        with _explained(statement), connections[self._using].cursor() as cursor:
+        with self._explained(statement), connections[self._using].cursor() as cursor:
             cursor.execute(*statement.pyformat())
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -66,25 +66,25 @@ class DjangoDriver(Driver):
         connection = connections[self._using]
         return connection.in_atomic_block or not connection.get_autocommit()
 
-
-@contextmanager
-def _explained(statement: Statement) -> Generator[None]:
-    try:
-        yield
-    except DatabaseError as exc:
-        error = _error_of(exc, statement)
-        if error is None:
-            raise
-        raise error from exc
-
-
-def _error_of(exc: DatabaseError, statement: Statement) -> Error | None:
-    raised: Any = exc.__cause__
-    said = getattr(raised, "diag", None)
-    if said is not None and said.sqlstate is not None:
-        return translate(Diagnosis.of_libpq(raised, said), statement.sql)
-    if said is not None and isinstance(exc, (ProgrammingError, DataError)):  # psycopg refuses it
-        return InvalidArgument(str(exc))
-    if isinstance(exc, (OperationalError, InterfaceError)):  # the driver itself has found it
-        return ConnectionLost(f"the connection to the server is lost: {exc}")
-    return None
+    @contextmanager
+    def _explained(self, statement: Statement) -> Generator[None]:
+        try:
+            yield
+        except DatabaseError as exc:
+            found: Any = exc.__cause__
+            said = getattr(found, "diag", None)
+            is_answer = said is not None and said.sqlstate is not None
+            if is_answer and connections[self._using].in_atomic_block:
+                # The server has: nothing is to run as if it committed.
+                transaction.set_rollback(True, using=self._using)
+            error: Error | None = None
+            if is_answer:
+                error = translate(Diagnosis.of_libpq(found, said), statement.sql)
+            elif said is not None and isinstance(exc, (ProgrammingError, DataError)):
+                error = InvalidArgument(str(exc))  # psycopg refuses it
+            elif isinstance(exc, (OperationalError, InterfaceError)):
+                # The driver itself has found it.
+                error = ConnectionLost(f"the connection to the server is lost: {exc}")
+            if error is None:
+                raise
+            raise error from exc
