@@ -427,6 +427,7 @@ def test_priority_and_run_after_are_those_of_the_job() -> None:
 
 
 def test_a_task_that_fails_is_tried_again() -> None:
+    sql("select pgq_configure_queue('default', backoff_base => '1 hour')")
     result = fail.enqueue("no\nValueError: no")
     bad = return_function.enqueue()
     left = leave.enqueue()
@@ -547,6 +548,7 @@ def test_a_job_of_a_task_may_have_a_deadline() -> None:
 
 
 def test_what_is_no_task_fails_its_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    sql("select pgq_configure_queue('default', backoff_base => '1 hour')")
     pgq.django.Queue().enqueue("no task")
     pgq.django.Queue().enqueue({}, headers={"task": "os.path.join"})
     pgq.django.Queue().enqueue({}, headers={"task": "no.module"})
