@@ -225,7 +225,8 @@ async def test_a_run_that_fails_in_the_middle_says_how_far_it_came(
     assert "1 of 3" in page.text
     assert [await state_of(queue, one) for one in ids] == ["cancelled", "ready", "ready"]
     assert "cancel many" in (await site.get("/actions")).text
-    [record] = [one for one in caplog.records if "cancel many" in one.getMessage()]
+    begun, record = [one for one in caplog.records if "cancel many" in one.getMessage()]
+    assert "begun: 3 jobs" in begun.getMessage()
     assert record.levelno == logging.WARNING
     assert "failed: " in record.getMessage()
     path, page = await site.look(verb="cancel:all", queue="default")
