@@ -35,7 +35,7 @@ new_task: Final[Any] = pgq.task
     [
         (lambda: new_task(count), r'pgq.task needs the name of the queue: @pgq.task\("emails"\)'),
         (lambda: new_task("q", deadline=30)(count), "deadline must be timedelta or None, not int"),
-        (lambda: new_worker().handler(count), "queue must be str, not function"),
+        (lambda: new_worker().handler(count), "queue must be str or Prefix, not function"),
         (lambda: new_worker().configure("q", timeout=30), "timeout must be timedelta, not int"),
         (lambda: new_worker(grace=30), "grace must be timedelta, not int"),
         (lambda: new_worker(DSN), "pool must be Pool or None, not str"),

@@ -1,0 +1,93 @@
+"""What a page of the dashboard does when it is renewed: what is open, and other answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pginstall import install
+from pgserver import Server
+from playwright.sync_api import Browser, Route, expect
+
+from .dashboard import TEMPLATE, Dashboard, serve
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server with a template that has the extension."""
+    with Server(settings={"fsync": "off"}) as server:
+        server.psql(f"create database {TEMPLATE}")
+        install(server, TEMPLATE)
+        yield server
+
+
+@pytest.fixture
+def dashboard(browser: Browser, server: Server) -> Iterator[Dashboard]:
+    """A dashboard for everybody on a database of its own."""
+    with serve(browser, server, "--no-token") as dashboard:
+        yield dashboard
+
+
+def test_what_is_open_stays_open(dashboard: Dashboard) -> None:
+    dashboard.sql("""
+        select pgq_schedule('s' || n, '@daily', '1', 'default') from generate_series(1, 7) n;
+        select pgq_pause_schedule('s' || n) from generate_series(1, 7) n;
+        select pgq_enqueue('1');
+        select pgq_fail(id, token, E'first\\nlast', retryable => false) from pgq_dequeue();
+    """)
+    dashboard.shows("/", "s7 is paused")
+    window, job = dashboard.open(), dashboard.open("/job/1")
+    window.is_live()
+    job.is_live()
+    window.page.get_by_text("3 more").click()
+    job.page.locator("summary").click()
+    dashboard.sql("select pgq_enqueue('2')")
+    expect(window.number("default", "ready")).to_have_text("1")
+    expect(window.page.get_by_text("s7 is paused")).to_be_visible()
+    dashboard.sql("select pgq_retry(1)")
+    expect(job.page.get_by_role("heading", level=1)).to_contain_text("ready")
+    expect(job.page.locator("details pre")).to_be_visible()
+
+
+def test_an_answer_of_a_proxy_leaves_the_page_as_it_is(dashboard: Dashboard) -> None:
+    window = dashboard.open("/jobs")
+    window.is_live()
+    seen: list[str] = []
+
+    def fail(route: Route) -> None:
+        seen.append(route.request.url)
+        route.fulfill(status=502, body="<h1>Bad Gateway</h1>", content_type="text/html")
+
+    window.page.route("**/jobs", fail)
+    dashboard.sql("select pgq_enqueue('1')")
+    while not seen:
+        window.page.wait_for_event("request")
+    expect(window.page.get_by_text("There is no job")).to_be_visible()
+    expect(window.page.get_by_text("Bad Gateway")).to_have_count(0)
+    window.page.unroute("**/jobs")
+    dashboard.sql("select pgq_enqueue('\"after\"')")
+    expect(window.row("after")).to_be_visible()
+    dashboard.problems.clear()  # the browser tells of the 502
+
+
+def test_a_session_that_ends_while_a_page_is_open_leads_to_the_form(
+    browser: Browser, server: Server
+) -> None:
+    with serve(browser, server) as dashboard:
+        dashboard.address, _, token = dashboard.address.partition("/?token=")
+        window = dashboard.open(f"/?token={token}")
+        window.is_live()
+        window.page.context.clear_cookies()
+        dashboard.sql("select pgq_enqueue('1')")
+        expect(window.page.get_by_label("Token")).to_be_visible()
+        dashboard.problems.clear()
+
+
+def test_a_queue_that_is_seen_later_has_its_charts(dashboard: Dashboard) -> None:
+    window = dashboard.open()
+    window.go("/queue?name=later")
+    window.is_live()
+    dashboard.sql("select pgq_create_queue('later')")
+    dashboard.sql("select pgq_enqueue('1', 'later')")
+    expect(window.page.locator(".chart.drawn").first).to_be_visible()
+    dashboard.problems.clear()  # that it was not found before
