@@ -50,6 +50,7 @@ class Deed:
         states: what has become of the jobs.
         question: what is asked before.
         ticks: the boxes that are ticked before; those that are ticked are cleared.
+        fills: what is typed into which fields before.
     """
 
     jobs: str
@@ -59,6 +60,7 @@ class Deed:
     states: str
     question: str | None = None
     ticks: tuple[str, ...] = ()
+    fills: tuple[tuple[str, str], ...] = ()
 
 
 DEEDS: Final = {
@@ -87,6 +89,33 @@ DEEDS: Final = {
         "1 ready, 2 scheduled",
         "Run 1 job",
         ("Select job {job}",),
+    ),
+    "move_one": Deed(
+        READY,
+        "/job/{job}",
+        "Move",
+        "Job {job} is in queue move_one, of priority 7.",
+        "3 ready",
+        fills=(("To priority", "7"),),
+    ),
+    "move_selected": Deed(
+        READY,
+        "/jobs?queue={queue}",
+        "Move selected…",
+        "Done: 1 job is moved.",
+        "2 ready",
+        "Move 1 job",
+        ("Select job {job}",),
+        (("To queue", "default"),),
+    ),
+    "move_all": Deed(
+        LATER,
+        "/jobs?queue={queue}",
+        "Move all that match…",
+        "Done: 3 jobs are moved.",
+        "3 scheduled",
+        "Move 3 jobs",
+        fills=(("To priority", "5"),),
     ),
     "cancel_selected": Deed(
         READY,
@@ -191,6 +220,8 @@ def test_a_button_does_to_the_jobs_what_it_says(
     for label in deed.ticks:
         box = window.page.get_by_label(label.format_map(places), exact=True)
         box.set_checked(not box.is_checked())
+    for label, text in deed.fills:
+        window.page.get_by_label(label, exact=True).fill(text)
     window.press(deed.button.format_map(places))
     told = window.page.get_by_text(deed.told.format_map(places), exact=True)
     if deed.question is not None:
