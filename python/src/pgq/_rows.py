@@ -1,6 +1,6 @@
 """Makes jobs of rows, without the __init__ of a frozen dataclass.
 
-That took a worker of short jobs an eighth of its time: 5 of 40 microseconds a job.
+That would take a worker of short jobs a tenth more time: 2 of 21 microseconds a job.
 """
 
 from __future__ import annotations
