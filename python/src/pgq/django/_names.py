@@ -15,6 +15,7 @@ Task: TypeAlias = Any
 TaskResult: TypeAlias = Any
 base: Final[Any] = import_module(f"{_HOME}.base")
 exceptions: Final[Any] = import_module(f"{_HOME}.exceptions")
+check_tasks: Final[Any] = import_module(f"{_HOME}.checks").check_tasks
 signals: Final[Any] = import_module(f"{_HOME}.signals")
 task_backends: Final[Any] = import_module(_HOME).task_backends
 normalize_json: Final[Any] = import_module(_NORMALIZE).normalize_json

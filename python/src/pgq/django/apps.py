@@ -19,5 +19,8 @@ class PgqConfig(AppConfig):
     default_auto_field: Any = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and that of Django's tasks, which few projects import."""
+        from pgq.django._names import check_tasks  # noqa: PLC0415 models may be used from here on
+
+        checks.register(check_tasks)
         checks.register(check_databases, checks.Tags.database)
