@@ -1,69 +1,128 @@
-"""Reports sentences of more than 30 words in the prose of README.md and docs/.
+"""Checks the prose of all pages: README, docs, COMMENTs (one of the pages has them), CHANGELOG.
 
-One of the pages has the comments of the SQL. Code, tables, HTML and the targets of links do not
-count; a span of code is one word. With --counts: a table.
+Complains of sentences of more than 30 words, of more than one passive verb in a sentence, of
+abbreviations that the page does not spell out, of names that the glossary has replaced, and of what
+proselint finds. With --counts: a table of words and sentences.
 """
 
+import json
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bootstrap import ROOT
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from pglast import keywords
+from prose import paragraphs, passives, sentences, words
 
 MAX_WORDS = 30
+MAX_PASSIVES = 1
 
-_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
-_WORD = re.compile(r"\w")
+GLOSSARY = "docs/glossary.md"
+# Pages that programs write, figures above all.
+GENERATED = frozenset(("benchmarks/HELD_HOUR.md", "benchmarks/RESULTS.md", "benchmarks/SOAK.md"))
+# These pages tell of other projects in the words of those.
+OF_OTHERS = frozenset((GLOSSARY, "docs/comparison.md", "docs/migration.md", "benchmarks/README.md"))
+
+# What an engineer knows who works with PostgreSQL and Python, beside the keywords of SQL; names.
+_KNOWN = """
+API ASCII ASGI AZ CI CONTEXT CPU CREATEDB CSP CSRF DB DDL DEBUG DNS DSN FIFO GB GIL HINT HOT HTML
+HTTP HTTPS ID INFO IO ISO JDBC JSON KB LTS MB NOTICE ORM PDO PHP PL PUBLIC SDK SIGHUP SIGINT SIGKILL
+SIGSTOP SIGTERM SQL SQLSTATE SSL SVG TLS TOAST UI URL UTC UTF UTF8 WAL WARNING
+CHANGELOG CONTRIBUTING README RESULTS SOAK DBD DBOS KEDA PGMQ PGXN PGXS RDS SPIN SQS TLA TLC
+"""
+_ABBREVIATION = re.compile(r"\b[A-Z][A-Z0-9]+\b")
+_SQLSTATE = re.compile(r"(?=\w*\d)[0-9A-Z]{5}")
+
+# Typographic quotes and dashes would be wrong in a text that people copy into a shell.
+_PROSELINT = {"checks": {"typography": False}}
+# Stands between paragraphs, so that no phrase goes from one to the next.
+_MARK = "\N{PILCROW SIGN}"
 
 
-def sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each sentence of a page, with the line on which its paragraph begins."""
-    in_table = False
-    for token in MarkdownIt().enable("table").parse(text):
-        if token.type in ("table_open", "table_close"):
-            in_table = token.type == "table_open"
-        if token.type == "inline" and token.map and not in_table:
-            for sentence in _END.split(_prose(token.children or [])):
-                if _WORD.search(sentence):
-                    yield token.map[0] + 1, sentence
+def read_pages() -> dict[str, str]:
+    """Return the pages by their paths, relative to the project's root."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.md")):
+        name = path.relative_to(ROOT)
+        hidden = any(part.startswith(".") or part == "node_modules" for part in name.parts)
+        if not hidden and name.as_posix() not in GENERATED:
+            found[name.as_posix()] = path.read_text(encoding="utf-8")
+    return found
 
 
-def words(sentence: str) -> int:
-    """Return how many words a sentence has."""
-    return sum(1 for part in sentence.split() if _WORD.search(part))
+def other_names(glossary: str) -> dict[str, str]:
+    """Return the names in the glossary's third column, each with the term to use instead."""
+    rows = [line.strip("| ").split(" | ") for line in glossary.splitlines()]
+    return {name: row[0] for row in rows if len(row) == 3 for name in row[2].split(", ")}
 
 
-def pages() -> Iterator[str]:
-    """Yield the paths of the pages, relative to the project's root."""
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith("docs/playground/"):
-            yield name
+def complaints(page: str, replaced: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with a page, with the line on which the paragraph begins."""
+    for line, sentence in sentences(page):
+        if (count := words(sentence)) > MAX_WORDS:
+            yield line, f"{count} words in a sentence: {sentence[:60]} ..."
+        if (count := passives(sentence)) > MAX_PASSIVES:
+            yield line, f"{count} passive verbs in a sentence: {sentence[:60]} ..."
+        for found in _ABBREVIATION.findall(sentence):
+            if not _is_known(found) and f"({found})" not in page:
+                yield line, f"not spelled out on this page, as 'Some Long Name (SLN)': {found}"
+        for name, term in replaced.items():
+            if re.search(rf"\b{re.escape(name)}\b", sentence, re.IGNORECASE):
+                yield line, f"the glossary calls this '{term}': {name}"
+
+
+def found_by_proselint(pages: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    """Yield what proselint says: page, line on which the paragraph begins, message."""
+    with tempfile.TemporaryDirectory() as place:
+        config = Path(place, "config.json")
+        config.write_text(json.dumps(_PROSELINT), encoding="utf-8")
+        files = {Path(place, f"{at}.md").resolve(): name for at, name in enumerate(pages)}
+        for file, name in files.items():
+            texts = (text for _, text in paragraphs(pages[name]))
+            file.write_text(f"\n{_MARK}\n".join(texts), encoding="utf-8")
+        command = [sys.executable, "-m", "proselint", "check", "--config", str(config)]
+        command += ["--output-format", "json", *map(str, files)]
+        answer = subprocess.run(command, check=False, stdout=subprocess.PIPE)
+        for uri, result in json.loads(answer.stdout)["result"].items():
+            name = files[Path(uri.removeprefix("file://"))]
+            lines = [line for line, _ in paragraphs(pages[name])]
+            for found in result["diagnostics"]:
+                yield name, lines[(found["pos"][0] - 1) // 2], found["message"]
 
 
 def main() -> None:
     """Check all pages, or print their counts."""
-    failed = False
-    for page in pages():
-        found = [*sentences(Path(ROOT, page).read_text(encoding="utf-8"))]
-        long = [(line, text) for line, text in found if words(text) > MAX_WORDS]
-        if "--counts" in sys.argv[1:]:
-            total = sum(words(text) for _, text in found)
-            print(f"{total:6} words {len(found):5} sentences {len(long):4} long  {page}")
-            continue
-        for line, text in long:
-            failed = True
-            print(f"{page}:{line}: {words(text)} words, more than {MAX_WORDS}: {text[:60]} ...")
-    sys.exit(failed)
+    pages = read_pages()
+    if "--counts" in sys.argv[1:]:
+        for name, page in pages.items():
+            texts = [sentence for _, sentence in sentences(page)]
+            long = sum(words(sentence) > MAX_WORDS for sentence in texts)
+            chains = sum(passives(sentence) > MAX_PASSIVES for sentence in texts)
+            print(f"{sum(map(words, texts)):6} words {len(texts):5} sentences", end=" ")
+            print(f"{long:4} long {chains:4} passive  {name}")
+        return
+    replaced = other_names(pages[GLOSSARY])
+    found = [*found_by_proselint(pages)]
+    for name, page in pages.items():
+        names = {} if name in OF_OTHERS else replaced
+        found += [(name, line, message) for line, message in complaints(page, names)]
+    for name, line, message in sorted(found):
+        print(f"{name}:{line}: {message}")
+    sys.exit(bool(found))
 
 
-def _prose(children: list[Token]) -> str:
-    kinds = {"code_inline": "code", "softbreak": " ", "hardbreak": " "}
-    return "".join(
-        child.content if child.type == "text" else kinds.get(child.type, "") for child in children
+def _is_known(abbreviation: str) -> bool:
+    word = abbreviation.lower()
+    return (
+        abbreviation in _KNOWN.split()
+        or _SQLSTATE.fullmatch(abbreviation) is not None
+        or word in keywords.RESERVED_KEYWORDS
+        or word in keywords.UNRESERVED_KEYWORDS
+        or word in keywords.COL_NAME_KEYWORDS
+        or word in keywords.TYPE_FUNC_NAME_KEYWORDS
     )
 
 
