@@ -177,14 +177,16 @@ async def prometheus(place: Path, **targets: str) -> AsyncGenerator[Prometheus]:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
+    address = line = ""
     try:
-        while True:
+        # It listens before it is ready: until then its answer is status 503.
+        while "Server is ready" not in line:
             line = (await within(process.stderr.readline())).decode()
             assert line, "Prometheus has ended"
             if found := re.search(r'"Listening on" address=(\S+)', line):
-                break
+                address = found[1]
         draining = asyncio.create_task(process.stderr.read())
-        yield Prometheus(f"http://{found[1]}")
+        yield Prometheus(f"http://{address}")
         process.terminate()
         await within(draining)
     finally:
