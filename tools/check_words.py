@@ -55,7 +55,8 @@ def read_pages() -> dict[str, str]:
 
 def other_names(glossary: str) -> dict[str, str]:
     """Return the names in the glossary's third column, each with the term to use instead."""
-    rows = [line.strip("| ").split(" | ") for line in glossary.splitlines()]
+    _, _, table = glossary.partition("|---|\n")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
     return {name: row[0] for row in rows if len(row) == 3 for name in row[2].split(", ")}
 
 

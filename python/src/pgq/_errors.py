@@ -93,7 +93,7 @@ class JobHeld(Error):
 
 
 class NotClaimable(Error):
-    """The job cannot be claimed now; a table without a primary key cannot be watched.
+    """Nobody can claim the job now; pgq cannot watch a table without a primary key.
 
     Or a database cannot become another shard.
     """

@@ -58,7 +58,7 @@ def about_worker(name: str) -> dict[str, object]:
 
 
 def trouble(error: BaseException, pause: float = 0.0) -> dict[str, object]:
-    """Return the `extra` of a record about the server: the error, and seconds to the next try."""
+    """Return the `extra` of a record about the server: the error, seconds to the next attempt."""
     return {"pgq_error": type(error).__name__, "pgq_pause": pause}
 
 

@@ -407,8 +407,8 @@ class Queue(Calls):
             cancel: True ends it as `Queue.cancel` would; not together with `retry_in`.
 
         Returns:
-            "scheduled" for the next try, "dead" after the last, "cancelled" if that was asked for,
-            here or by `Queue.cancel`; None if the lease is lost.
+            "scheduled" for the next attempt, "dead" after the last, "cancelled" if that was asked
+            for, here or by `Queue.cancel`; None if the lease is lost.
         """
         value: FailOutcome | None = await self._value(
             connection, _sql.FAIL, *receipt_of(receipt), error, retry_in, retryable, cancel

@@ -127,7 +127,7 @@ begin
 end
 $$;
 comment on function pgq._backoff(pgq.queue, integer) is
-'Returns the wait before the next try.
+'Returns the wait before the next attempt.
 
 base * factor ^ (attempt - 1), at most backoff_max, of that a random share between a half and all
 ("equal jitter").';
@@ -188,6 +188,6 @@ begin
 end
 $$;
 comment on function pgq._put_back(pgq.job, interval, text, boolean) is
-'Ends a failed attempt: next try, dead, or cancelled if that was asked for.
+'Ends a failed attempt: next attempt, dead, or cancelled if that was asked for.
 
-The next try comes after p_delay; null: the backoff of the queue.';
+The next attempt comes after p_delay; null: the backoff of the queue.';

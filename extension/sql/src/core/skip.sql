@@ -103,7 +103,7 @@ begin
     raise warning 'maintenance skips % "%" of queue "%": %', v_kind, v_key,
             (select q.name from pgq.queue q where q.id = pgq._queue_of(v_lane)), left(p_error, 1000)
         using errcode = '01000',
-              hint = 'The next try is in ten minutes at the latest; pgq_health shows what is '
+              hint = 'The next attempt is in ten minutes at the latest; pgq_health shows what is '
                      'skipped.';
 end
 $$;

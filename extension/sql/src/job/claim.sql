@@ -167,7 +167,7 @@ Errors:
 * 22004: the id or the timeout is null.
 * 22023: the timeout is out of range, or the worker is too long.
 * 25001: the queue has limits, and the isolation level is REPEATABLE READ or SERIALIZABLE.
-* 55000: the job is scheduled, waiting, expired, to be cancelled or without an attempt left, or
+* 55000: the job is waiting, scheduled or expired, has no attempt left or a request to cancel it, or
   its queue is paused or at a limit.
 * 55P03: another consumer holds the job (the detail says which one, until when), or an open
   transaction has locked it.

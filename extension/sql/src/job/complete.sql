@@ -119,7 +119,7 @@ revoke all on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) fro
 comment on function @extschema@.pgq_complete(bigint[], bigint[], jsonb[]) is
 'Completes jobs in the caller''s transaction. Returns their ids, each once.
 
-Receipts whose lease is lost are left out of the result.
+The result has no receipt whose lease is lost.
 
 * results: one for each receipt, null for none, kept as by pgq_complete(id, token, result). For a
   receipt that is given twice, the first result that is not null counts.
@@ -189,7 +189,7 @@ to disk instead of two. The arrays may be empty.
 
 Errors:
 
-* PQ001: a lease is lost. Then nothing is completed and nothing is claimed.
+* PQ001: a lease is lost. Then the call completes and claims nothing.
 * those of pgq_complete and pgq_dequeue.';
 
 create function @extschema@.pgq_fail(
@@ -235,7 +235,7 @@ comment on function @extschema@.pgq_fail(bigint, bigint, text, interval, boolean
 'Ends an attempt that failed, in the caller''s transaction.
 
 * error: kept with the job. Of more than 20,000 characters the first and last 10,000 are kept.
-* retry_in: the wait before the next try. Null: the backoff of the queue, with jitter.
+* retry_in: the wait before the next attempt. Null: the backoff of the queue, with jitter.
 * retryable: false lets the job die at once.
 * cancel: true ends the job as pgq_cancel does, whatever attempts are left. The error says why.
 * Returns ''scheduled'' if the job is tried again.

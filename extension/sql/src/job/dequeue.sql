@@ -275,7 +275,7 @@ comment on function @extschema@.pgq_pop(integer, text) is
 The jobs are completed when the transaction commits. They are back at once when it rolls back or
 its connection ends. They stay locked while it is prepared.
 
-There is no lease and no receipt: the token is null. A try that is rolled back does not count.
+There is no lease and no receipt: the token is null. An attempt that is rolled back does not count.
 Completed jobs are kept for keep_completed of the queue.
 
 Errors:

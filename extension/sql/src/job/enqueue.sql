@@ -93,7 +93,7 @@ comment on function
 * priority: -32768 to 32767, higher first.
 * run_at: the job does not start before this time, within 1,000 years. Null or past: now.
 * dedupe_key: 1 to 250 characters. If a live job of the queue has the key, or a job that
-  completed within dedupe_for, nothing is added, and the id of that job is returned. The call
+  completed within dedupe_for, the call adds nothing and returns the id of that job. The call
   waits for a transaction that enqueues with the same key.
 * group_key: 1 to 250 characters. Of the jobs of a queue with the same key at most
   group_concurrency are active at a time, in the order of their ids, retries included.

@@ -83,7 +83,7 @@ revoke all on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, j
 comment on function @extschema@.pgq_heartbeat(bigint[], bigint[], interval, jsonb[]) is
 'Renews leases from now on. Returns the new expiry of each, once.
 
-Receipts whose lease is lost are left out of the result. Without checkpoints the call waits for
+The result has no receipt whose lease is lost. Without checkpoints the call waits for
 no transaction that has locked a job, for example to end or cancel it. Such a lease is not
 renewed: the result has its present expiry. Nobody can claim the job meanwhile.
 

@@ -67,7 +67,7 @@ comment on function @extschema@.pgq_release(bigint, bigint, interval) is
 'Gives a job back in the caller''s transaction. The attempt does not count.
 
 The job is ready at once, or after delay; claims that pass by its slot find it after the next tick.
-If pgq_cancel was called for the job, it is cancelled.
+If pgq_cancel was called for the job, this call cancels the job.
 
 * Returns false if the lease is lost. Then nothing was changed.
 

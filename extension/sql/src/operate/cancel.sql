@@ -220,7 +220,7 @@ revoke all on function @extschema@.pgq_cancel_all(text, boolean, integer) from p
 comment on function @extschema@.pgq_cancel_all(text, boolean, integer) is
 'Cancels the live jobs of a queue, as pgq_cancel does, and returns their number.
 
-The workers of active jobs are told if fewer than max jobs were cancelled.
+If the call cancels fewer than max jobs, it also asks the workers of active jobs to stop.
 
 * force: cancels active jobs, too.
 * max: at most this number. Null: all.

@@ -236,9 +236,9 @@ comment on function @extschema@.pgq_drop_queue(text, boolean) is
 Completed and cancelled jobs stay in the archive until they expire. Roles that may observe all
 queues see them. A new queue of the same name does not have them.
 
-The call waits for no other queue, and holds up none. A job that an open transaction adds to the
-dropped queue is cancelled; with force it is deleted. Call pgq_unwatch for tables that feed the
-queue, or their inserts fail.
+The call waits for no other queue, and holds up none. If an open transaction adds a job to the
+dropped queue, pgq cancels the job later; with force pgq deletes it. Call pgq_unwatch for tables
+that feed the queue, or their inserts fail.
 
 * force: drops a queue with live or dead jobs, too, and deletes these jobs.
 

@@ -263,8 +263,8 @@ comment on function
     ) is
 'Creates a queue.
 
-* max_attempts: tries before a job is dead, 1 to 32767.
-* backoff_base, backoff_factor, backoff_max: the wait before the next try is backoff_base *
+* max_attempts: attempts before a job is dead, 1 to 32767.
+* backoff_base, backoff_factor, backoff_max: the wait before the next attempt is backoff_base *
   backoff_factor ^ (attempt - 1), and at most backoff_max. A random share between a half and all
   of it counts. backoff_factor is 1 to 1000, backoff_max is not less than backoff_base.
 * keep_completed: how long completed jobs stay in the archive. 0: not at all.
@@ -275,7 +275,7 @@ comment on function
   the archive for this long at least.
 * group_concurrency: how many jobs of a group may be active at a time.
 * group_on_dead: what happens when a job of a group dies. ''continue'': the next job runs.
-  ''block'': the group waits until the job is retried or pgq_unblock is called.
+  ''block'': the group waits until somebody retries the job or calls pgq_unblock.
 * rate_limit, rate_interval, rate_burst: a token bucket. rate_limit jobs may start in
   rate_interval, which is a millisecond or more. After a pause rate_burst jobs may start at once,
   up to 10000; 0: as many as rate_limit. A claim that is rolled back has used no start, any other

@@ -31,7 +31,7 @@ comment on type @extschema@.pgq_job is
 'A job as its consumer sees it.
 
 * id, token: the receipt. Heartbeat, complete, fail and release take it.
-* attempt: how many tries count towards max_attempts, this one included.
+* attempt: how many attempts count towards max_attempts, this one included.
 * checkpoint: the last one that a heartbeat of this attempt, or of an earlier one, has left.
 * All times are the server''s.';
 

@@ -81,8 +81,8 @@ class Worker:
     A worker takes two connections of the pool, one more for each transaction at work, and opens
     two of its own: for heartbeats, and to LISTEN. It logs to "pgq": records about a job have
     `pgq_job_id`, `pgq_queue` and `pgq_attempt`, those about the server `pgq_error`, the name of the
-    error's class, and `pgq_pause`, the seconds until the next try, those about itself `pgq_worker`,
-    and all but those of heartbeats, with several databases, `pgq_database`. At level INFO it tells
+    error's class, and `pgq_pause`, the seconds until the next attempt, those about itself
+    `pgq_worker`, and all but those of heartbeats, with several databases, `pgq_database`. At level INFO it tells
     when it has started, after it has checked that it can work, and how it stops; at level DEBUG
     each attempt is told with its duration.
 
