@@ -82,9 +82,9 @@ class Worker:
     two of its own: for heartbeats, and to LISTEN. It logs to "pgq": records about a job have
     `pgq_job_id`, `pgq_queue` and `pgq_attempt`, those about the server `pgq_error`, the name of the
     error's class, and `pgq_pause`, the seconds until the next attempt, those about itself
-    `pgq_worker`, and all but those of heartbeats, with several databases, `pgq_database`. At level INFO it tells
-    when it has started, after it has checked that it can work, and how it stops; at level DEBUG
-    each attempt is told with its duration.
+    `pgq_worker`, and all but those of heartbeats, with several databases, `pgq_database`. At level
+    INFO it tells when it has started, after it has checked that it can work, and how it stops. At
+    level DEBUG each attempt is told with its duration.
 
     Args:
         pool: an asyncpg pool; it needs no codec. None (the default) leaves it to `run`.
