@@ -404,7 +404,7 @@ class Admin(Calls):
         *,
         connection: Connection | None = None,
     ) -> list[JobId]:
-        """Take expired leases back now; `Queue.dequeue` does it by itself.
+        """Take expired leases back now; maintenance does it by itself.
 
         Args:
             queue: the queue; None for all queues.
