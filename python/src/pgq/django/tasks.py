@@ -44,6 +44,7 @@ _STATUS: Final[Mapping[JobState, str]] = {
 _UNKNOWN: Final = "unknown"
 _ALIKE: Final = 100  # characters by which errors are told apart from what ended a job otherwise
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
+_CAUSED: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 
 
 class PgqBackend(BaseTaskBackend):
@@ -222,6 +223,9 @@ def _workers(job: Job, failed: Sequence[FailedAttempt]) -> list[str]:
 
 def _error(text: str) -> Any:
     """Read a traceback: the first line behind its frames that is not indented names the class."""
+    cause, _, outer = text.rpartition(_CAUSED)
+    if cause and "\nRuntimeError: SystemExit(" in outer:
+        text = cause  # the exit of a plain task, as the worker tells of it
     found = re.match(r"(?: .*\n)*([\w.]+)[:\n]", text.rpartition(_TRACEBACK)[2])
     path = found[1] if found is not None and _TRACEBACK in text else "pgq.JobDead"
     return base.TaskError(
