@@ -89,6 +89,7 @@ settings.configure(
     DATABASES={
         "default": {"ENGINE": ENGINE, "NAME": "none"},
         "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+        "jobs": {"ENGINE": ENGINE, "NAME": "none"},
     },
     TASKS={
         "default": {"BACKEND": "pgq.django.tasks.PgqBackend"},
@@ -97,6 +98,7 @@ settings.configure(
             "QUEUES": ["once"],
             "OPTIONS": {"max_attempts": 1, "atomic": True},
         },
+        "apart": {"BACKEND": "pgq.django.tasks.PgqBackend", "OPTIONS": {"database": "jobs"}},
         "dummy": {"BACKEND": f"{TASKS}.backends.dummy.DummyBackend"},
     },
 )
@@ -200,7 +202,8 @@ def database(dsn: dict[str, Any]) -> Iterator[None]:
     connection.close()
 
 
-def connect_to(dsn: dict[str, Any]) -> None:
+def connect_to(dsn: dict[str, Any], alias: str = "default") -> None:
+    connection = connections[alias]
     connection.close()
     names = {
         "NAME": "database",
@@ -639,6 +642,28 @@ call_command("check")
     status, told = run_anyhow(sys.executable, "-c", program)
     assert status != 0
     assert told.count("(pgq.E001)") == 1
+
+
+def test_jobs_may_be_in_another_database_than_the_rows(empty: None, dsn: dict[str, Any]) -> None:
+    """The default database has no pgq."""
+    connect_to(dsn, "jobs")
+    elsewhere = add.using(backend="apart")
+    try:
+        with pytest.raises(pgq.NotInstalled):
+            add.enqueue(1)
+        with transaction.atomic():
+            result: Any = elsewhere.enqueue(1, 2)
+            transaction.set_rollback(True)
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="jobs"):
+            elsewhere.enqueue(3)
+            raise ZeroDivisionError
+        work("--backend", "apart")
+        result.refresh()
+        assert (result.status, result.return_value) == ("SUCCESSFUL", 3)
+        assert elsewhere.get_result(result.id) == result
+        assert [job.id for job in Job.objects.using("jobs")] == [int(result.id)]
+    finally:
+        connections["jobs"].close()
 
 
 def test_a_database_that_is_not_postgresqls_is_an_error() -> None:

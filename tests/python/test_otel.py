@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from pgq._worker import attempt as _attempt
 from pgq._worker import link as _link
 from pgq.otel import PgqInstrumentor, queue_metrics
 
+from .cli_session import variables
 from .sessions import Connection, stop_clock, until, within
 from .workers import FAST, SHORT, tried_twice
 
@@ -681,3 +683,41 @@ def test_who_does_not_ask_for_it_does_not_import_it() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+ALONE = """
+import asyncio, sys
+
+class Refuse:
+    def find_spec(self, name, *_):
+        known = {"asyncpg", "msgspec", "pgq", *sys.stdlib_module_names}
+        if name.partition(".")[0] not in known:
+            raise ModuleNotFoundError(f"no extra is installed: {name}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+
+import asyncpg, pgq
+
+@pgq.task("default")
+async def double(job: pgq.Job[int]) -> int:
+    return 2 * job.payload
+
+async def main() -> None:
+    async with asyncpg.create_pool(min_size=0) as pool:
+        handle = await double.enqueue(21, connection=pool)
+        await pgq.Worker(pool, [double]).run_until_idle()
+        print(await handle.result(connection=pool))
+
+asyncio.run(main())
+"""
+
+
+def test_the_package_works_with_asyncpg_alone(dsn: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ALONE],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables(dsn)},
+    )
+    assert (done.stdout, done.stderr) == ("42\n", "")

@@ -13,6 +13,8 @@ import pgq
 import pgq.sqlalchemy
 import psycopg
 import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
 from pgq import _enqueue
 from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.dialects import registry
@@ -26,6 +28,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from werkzeug.exceptions import BadRequest
 
 from .sessions import Connection
 
@@ -235,6 +238,28 @@ async def test_a_synchronous_session_commits_its_jobs(engine: Engine, queue: pgq
     assert [job.id for job in jobs[:3]] == [first.id, *(handle.id for handle in handles)]
     assert [job.payload for job in jobs] == ["session", "a", "b", "connection", "scoped"]
     assert jobs[1].dedupe_key == "a"
+
+
+async def test_a_request_of_flask_commits_its_jobs(dsn: dict[str, Any], queue: pgq.Queue) -> None:
+    application = Flask(__name__)
+    application.config["SQLALCHEMY_DATABASE_URI"] = url_of("psycopg", dsn)
+    db = SQLAlchemy(application)
+
+    @application.post("/<name>")
+    def sign_up(name: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        db.session.execute(text("create table if not exists customer as select"))
+        handle = send.enqueue_sync(name, session=db.session)
+        if name == "bob":
+            raise BadRequest
+        db.session.commit()
+        return str(handle.id)
+
+    client = application.test_client()
+    assert client.post("/bob").status_code == 400
+    answer = client.post("/ada")
+    with application.app_context():
+        db.engine.dispose()
+    assert [(str(job.id), job.payload) for job in await queue.dequeue(10)] == [(answer.text, "ada")]
 
 
 async def test_a_task_takes_a_connection_of_psycopg(dsn: dict[str, Any], queue: pgq.Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import asyncpg
@@ -69,6 +70,34 @@ async def test_pyformat_has_every_parameter_by_its_name(
     assert job is not None
     assert (job.state, job.payload) == ("waiting", {"to": "50 % $2::text"})
     assert job.run_at - job.enqueued_at > timedelta(minutes=59)
+
+
+async def test_psycopg2_takes_a_statement_with_all_kinds_of_parameters(
+    dsn: dict[str, Any], queue: pgq.Queue
+) -> None:
+    first = await queue.enqueue(1)
+    later = datetime(2999, 1, 1, tzinfo=UTC)
+    psycopg2: Any = import_module("psycopg2")  # it has no types
+    own = psycopg2.connect(
+        host=dsn["host"], port=dsn["port"], user=dsn["user"], dbname=dsn["database"]
+    )
+    ids: list[int] = []
+    given: list[dict[str, Any]] = [
+        {"after": (first,), "headers": {"trace": "%s"}},
+        {"delay": timedelta(hours=1), "priority": 3},
+        {"run_at": later, "dedupe_key": "50 %"},
+    ]
+    with own, own.cursor() as cursor:
+        for options in given:
+            cursor.execute(*send.statement(Email("50 % $2::text"), **options).pyformat())
+            ids.append(*cursor.fetchone())
+    own.close()
+    jobs = [await queue.get(job_id) for job_id in ids]
+    waiting, delayed, scheduled = (job for job in jobs if job is not None)
+    assert (waiting.state, waiting.payload) == ("waiting", {"to": "50 % $2::text"})
+    assert waiting.headers == {"task": "send", "trace": "%s"}
+    assert delayed.run_at - delayed.enqueued_at > timedelta(minutes=59)
+    assert (delayed.priority, scheduled.run_at, scheduled.dedupe_key) == (3, later, "50 %")
 
 
 def test_the_schema_is_quoted_in_each_style() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final, LiteralString, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, LiteralString, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pgq._rows import Row
 
 T = TypeVar("T")
-
-_PLACEHOLDER: Final = re.compile(r"\$(\d+)(?=::)")
 
 
 class Statement(NamedTuple):
@@ -36,7 +33,9 @@ class Statement(NamedTuple):
 
         This is the style of psycopg, psycopg2 and Django: `cursor.execute(*statement.pyformat())`.
         """
-        sql: Any = _PLACEHOLDER.sub(r"%(p\1)s", self.sql.replace("%", "%%"))
+        sql: Any = self.sql.replace("%", "%%")
+        for number in range(1, len(self.parameters) + 1):
+            sql = sql.replace(f"${number}::", f"%(p{number})s::")
         named = {f"p{number}": value for number, value in enumerate(self.parameters, 1)}
         return sql, named
 

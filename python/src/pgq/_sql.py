@@ -67,16 +67,20 @@ _RELAXED = """
                      else current_setting('synchronous_commit') end,
                 true) offset 0) as relaxed (setting),
            lateral """
-
-
-def _relaxed(claim: str) -> str:
-    return claim.replace(_JOB, _JOB + _RELAXED).replace(
-        "worker => $4::text", "worker => case when setting is not null then $4::text end"
-    )
-
-
-DEQUEUE_RELAXED = _relaxed(DEQUEUE)
-DEQUEUE_FROM_RELAXED = _relaxed(DEQUEUE_FROM)
+DEQUEUE_RELAXED = (
+    _JOB
+    + _RELAXED
+    + """@pgq_dequeue(
+        batch => $1::integer, timeout => $2::interval, queue => $3::text,
+        worker => case when setting is not null then $4::text end)"""
+)
+DEQUEUE_FROM_RELAXED = (
+    _JOB
+    + _RELAXED
+    + """@pgq_dequeue(
+        batch => $1::integer, timeout => $2::interval, queues => $3::text[],
+        worker => case when setting is not null then $4::text end)"""
+)
 
 HEARTBEAT = """
     select @pgq_heartbeat(
