@@ -246,7 +246,7 @@ async def test_a_request_of_flask_commits_its_jobs(dsn: dict[str, Any], queue: p
     db = SQLAlchemy(application)
 
     @application.post("/<name>")
-    def sign_up(name: str) -> str:  # pyright: ignore[reportUnusedFunction]
+    def sign_up(name: str) -> str:
         db.session.execute(text("create table if not exists customer as select"))
         handle = send.enqueue_sync(name, session=db.session)
         if name == "bob":
