@@ -370,7 +370,9 @@ def test_enqueue_passes_all_options(pgq: Cli) -> None:
     )
     assert "dedupe key" in message
     later = pgq.json("enqueue", "default", "1", "--after", str(job_id))["id"]
-    assert pgq.json("job", str(later))["state"] == "waiting"
+    waiting = pgq.json("job", str(later))
+    assert (waiting["state"], waiting["after"]) == ("waiting", [job_id])
+    assert f"[{later}]" in re.findall(r"^before +(.*)$", pgq.ok("job", str(job_id)), re.MULTILINE)
     anyhow, never = (
         pgq.json("enqueue", "default", "1", "--after", str(job_id), "--after-on-dead", what)["id"]
         for what in ("run", "die")

@@ -33,10 +33,11 @@ from starlette.routing import Mount
 from .conftest import TEMPLATE
 from .dashboard_site import LIVE, Page, Site, site_of, visit
 from .pages import read
-from .sessions import Connection
+from .sessions import Connection, until
 
 PAGES = ("/", "/queue?name=default", "/jobs", "/dead", "/workers", "/schedules", "/actions")
 STATIC = Path(dashboard.__file__).parent / "static"
+_DEEP = 20_000  # jobs
 HOSTILE = "<xss-tag onload=1>'\"&amp;<script>alert(1)</script>\u202e</td>"
 
 
@@ -94,6 +95,45 @@ async def test_the_overview_shows_the_numbers_of_the_views(site: Site, queue: pg
     assert "default: 1 dead job" in text
 
 
+async def test_the_overview_has_rates_the_oldest_age_and_a_line_of_each_queue(
+    site: Site,
+    connection: Connection,
+    pool: asyncpg.Pool[Any],
+    queue: pgq.Queue,
+    admin: pgq.Admin,
+) -> None:
+    await admin.create_queue("quiet", keep_completed=timedelta(0))
+    quiet = pgq.Queue(pool, "quiet")
+    await quiet.enqueue(1)
+    await queue.enqueue_many([1, 2, 3, 4])
+    done = await queue.dequeue(2)
+    await site.get("/")
+    await queue.complete_many(done)
+    await die(queue, priority=9)
+    await connection.execute("update pgq.job set enqueued_at = enqueued_at - interval '3 h'")
+    rows = dict[str, Page]()
+
+    async def are_drawn() -> bool:
+        await site.get("/")
+        shown = re.findall(r'<tr id="queue-\d+".*?</tr>', site.answers[-1].text, re.DOTALL)
+        rows.update(zip(("default", "quiet"), map(Page, shown), strict=True))
+        return all("title" in dict(row.elements) for row in rows.values()) and (
+            "now 2" in rows["default"].text
+        )
+
+    await until(are_drawn)
+    states = "2 0 0 0 1"  # ready, scheduled, waiting, active, dead
+    line = "completed in a minute: now 2, at most 2"
+    assert re.fullmatch(rf"default {line} {states} 3h \dm 2 1 0", rows["default"].text)
+    assert re.fullmatch(
+        r"quiet ready: now 1, at most 1 1 0 0 0 0 3h \dm - 0 0", rows["quiet"].text
+    ), "without completed jobs the line shows those that are ready"
+    names = ("oldest", "done/min", "failed/min")
+    for row in rows.values():
+        assert [one for one in row.values("td", "data-label") if one in names] == list(names)
+        assert len(row.values("polyline", "points")) == 1
+
+
 def _totals(text: str) -> str:
     """Return the totals as number and name."""
     words = text.split()
@@ -118,6 +158,13 @@ async def test_a_queue_shows_its_limits_settings_and_what_blocks_its_groups(
     page = await site.get(f"/job/{behind}")
     assert f"job {head}, dead" in page.text
     assert f"job {behind}, waiting" in page.text
+    await mail.enqueue_many([1, 2])
+    await mail.dequeue(1)
+    site.app.state.live.change()
+    page = await site.get("/queue", name="mail/€ 1")
+    assert "1 of 3" in page.text
+    assert "1 of 10" in page.text
+    assert page.values("meter", "value") == ["1", "1"]
     page = await site.get(f"/job/{head}")
     assert "1 job of mail/€ 1" in page.text
     assert "unblock" in page.buttons()
@@ -147,20 +194,78 @@ async def test_a_job_that_blocks_nothing_has_no_unblock(site: Site, queue: pgq.Q
     assert "unblock" not in (await site.get(f"/job/{job_id}")).buttons()
 
 
-async def test_a_job_draws_who_waits_for_it_and_not_what_it_may_wait_for(
+async def test_a_job_draws_what_it_waits_for_and_who_waits_for_it(
     site: Site, queue: pgq.Queue
 ) -> None:
     active, ready = await queue.enqueue(1), await queue.enqueue(2)
     await queue.dequeue(1)
-    behind = await queue.enqueue({}, after=[active])
-    other = await queue.enqueue({}, after=[ready])
-    page = await site.get(f"/job/{active}")
-    assert "1 job of default Counted among the first 10,000" in page.text
-    for job_id in (behind, other):
+    middle = await queue.enqueue({}, after=[active, ready])
+    last = await queue.enqueue({}, after=[middle])
+    for job_id, before, behind in (
+        (active, {}, {middle: "waiting"}),
+        (ready, {}, {middle: "waiting"}),
+        (middle, {active: "active", ready: "ready"}, {last: "waiting"}),
+        (last, {middle: "waiting"}, {}),
+    ):
         page = await site.get(f"/job/{job_id}")
-        assert "svg" not in {name for name, _ in page.elements}
-        assert "waits until other jobs have ended. pgq does not tell which ones." in page.text
-        assert "/queue?name=default" in page.values("a", "href")
+        beside: dict[int, str] = {**before, **behind}
+        assert drawn(page) == beside, job_id
+        assert [url for url in page.values("a", "href") if "/job/" in url] == [
+            f"/job/{one}" for one in beside
+        ]
+        for one, state in beside.items():
+            assert f"job {one}, {state}" in page.text
+        edges = [str(d) for d in page.values("path", "d") if d.startswith(("M194", "M456"))]
+        assert [d[:4] for d in edges] == ["M194"] * len(before) + ["M456"] * len(behind)
+
+
+def drawn(page: Page) -> dict[int, str]:
+    """Return the jobs that are drawn beside the one of a page, with their states."""
+    found = re.findall(r"job (\d+), (\w+)", page.text)
+    [own] = re.findall(r"job (\d+) \w+", page.text)[:1]
+    return {int(job_id): state for job_id, state in found if job_id != own}
+
+
+async def test_of_many_jobs_beside_one_six_are_drawn_and_the_others_counted(
+    site: Site, queue: pgq.Queue
+) -> None:
+    ids = await queue.enqueue_many(list(range(99)))
+    job_id = await queue.enqueue({}, after=ids)
+    page = await site.get(f"/job/{job_id}")
+    assert list(drawn(page)) == ids[:6]
+    assert "It waits for 93 more." in page.text
+    for _ in range(100):
+        await queue.enqueue({}, after=[job_id])
+    site.app.state.live.change()
+    page = await site.get(f"/job/{job_id}")
+    assert "Besides, 94 or more others wait for it." in page.text
+
+
+async def test_of_a_job_that_the_role_may_not_observe_the_id_is_drawn(
+    site: Site,
+    dsn: dict[str, Any],
+    connection: Connection,
+    pool: asyncpg.Pool[Any],
+    queue: pgq.Queue,
+    admin: pgq.Admin,
+) -> None:
+    role = f"viewer_{dsn['database']}"
+    await admin.create_queue("secret")
+    hidden = await pgq.Queue(pool, "secret").enqueue({})
+    job_id = await queue.enqueue({}, after=[hidden])
+    assert f"job {hidden}, ready" in (await site.get(f"/job/{job_id}")).text
+    await connection.execute(f"create role {role} login password 'x'")
+    await admin.grant("default", role, ["observe"])
+    try:
+        arguments: dict[str, Any] = {**dsn, "user": role, "password": "x"}
+        async with asyncpg.create_pool(**arguments, min_size=0) as own, site_of(own) as viewer:
+            page = await viewer.get(f"/job/{job_id}")
+            assert f"job {hidden} " in page.text
+            assert f"job {hidden}, " not in page.text
+            assert f"/job/{hidden}" not in page.values("a", "href")
+    finally:
+        await admin.revoke("default", role)
+        await connection.execute(f"drop role {role}")
 
 
 async def test_of_a_group_that_runs_several_jobs_nobody_waits_for_a_certain_one(
@@ -289,6 +394,44 @@ async def test_pages_of_jobs_are_stable_while_jobs_come_and_go(
     assert len(seen) >= 127, "but those that have gone"
 
 
+@pytest.mark.parametrize("ended", [0, 10_000], ids=["live", "half_completed"])
+async def test_a_deep_page_of_jobs_reads_as_much_as_the_first(
+    dsn: dict[str, Any], connection: Connection, queue: pgq.Queue, ended: int
+) -> None:
+    ids = await queue.enqueue_many([{"n": n} for n in range(_DEEP)])
+    if ended:
+        await queue.pop(ended)
+    await connection.execute("vacuum analyze")
+
+    async def tell(own: Any) -> None:
+        await own.execute("select pg_stat_force_next_flush()")
+
+    async def blocks_read() -> int:
+        return int(
+            await connection.fetchval(
+                "select sum(pg_stat_get_blocks_fetched(c.oid)) from pg_class c"
+                " where c.relnamespace = 'pgq'::regnamespace"
+            )
+        )
+
+    async with (
+        asyncpg.create_pool(**dsn, min_size=0, max_size=1, reset=tell) as pool,
+        site_of(pool, interval=timedelta(hours=1)) as site,
+    ):
+
+        async def cost_of(before: int) -> int:
+            began = await blocks_read()
+            page = await site.get("/jobs", before=before)
+            assert page.jobs() == list(range(before - 1, before - 51, -1))
+            return await blocks_read() - began
+
+        await cost_of(ids[-2])  # reads the catalog, too
+        first = await cost_of(ids[-1])
+        deep = [await cost_of(ids[_DEEP * part // 5]) for part in range(1, 5)]
+        assert first > 0
+        assert max(deep) <= 1.5 * first, (first, deep)
+
+
 async def test_numbers_that_are_none_lead_nowhere(site: Site, queue: pgq.Queue) -> None:
     largest = 2**63 - 1
     job_id = await queue.enqueue({})
@@ -333,14 +476,15 @@ async def test_a_search_leads_to_the_job_the_queue_or_a_text(site: Site) -> None
         assert site.answers[-1].headers["location"] == place
 
 
-async def test_dead_jobs_that_differ_in_numbers_are_of_one_kind(
+async def test_dead_jobs_of_a_task_that_differ_in_numbers_are_of_one_kind(
     site: Site, queue: pgq.Queue
 ) -> None:
     for number in range(3):
         await die(queue, error=f"Traceback\n  line 1\nError: user {number} of 9 is gone")
     await die(queue, error="Other")
+    await die(queue, error="Other", headers={"task": "send"})
     page = await site.get("/dead")
-    assert "4 jobs, in 2 kinds" in page.text
+    assert "5 jobs, in 3 kinds" in page.text
     assert "Error: user # of # is gone" in page.text
 
 
@@ -522,11 +666,16 @@ async def test_markup_in_every_field_is_text(hostile: dict[str, Any]) -> None:
                     one for _, attributes in page.elements for one in attributes if one == "onload"
                 ]
                 texts[path] = page.text
+            await s.get("/")
+            overview = s.answers[-1].text
         tag = "<xss-tag onload=1>"
         for path, text in texts.items():
             assert text.count(tag) >= 4, f"{path}: title, database, role and user"
         for field in (f'prepared transaction "{tag}', f"application {tag}", f"/* {tag}"):
             assert field in texts["/"]
+        advice = re.findall(r'<p class="advice"><code>(.*?)</code>', overview)
+        assert [one for one in advice if "ROLLBACK PREPARED" in one and "xss-tag" in one]
+        assert [one for one in advice if re.search(r"SELECT pg_terminate_backend\(\d+\)", one)]
         assert f"application {tag}" in texts["/workers"]
         assert re.search(f"Checkpoint .*{tag}", texts[f"/job/{done}"])
         assert re.search(f"Result .*{tag}", texts[f"/job/{done}"])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import pgq
 import pytest
+from pgserver import PATIENCE
 
 from demo.__main__ import show
 
 from .cli_session import variables
-from .sessions import started, until, within
+from .dashboard_site import Page
+from .sessions import Connection, started, until, within
 
 pytestmark = pytest.mark.once
 
@@ -37,6 +42,28 @@ async def test_a_demo_that_cannot_serve_has_failed(
 ) -> None:
     assert await within(show("--listen", f"127.0.0.1:{taken}")) == 1
     assert f"cannot listen on 127.0.0.1:{taken}" in capfd.readouterr().err
+
+
+async def test_what_a_demo_serves_shows_what_has_happened(
+    connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await pgq.Admin(connection).create_queue("documents")
+    queue = pgq.Queue(connection, "documents")
+    await queue.enqueue_many(list(range(5)))
+    await queue.complete_many(await queue.dequeue(3))
+    addresses = list[str]()
+
+    async def is_served() -> bool:
+        addresses.extend(re.findall(r"http://127\.0\.0\.1:\S+", capfd.readouterr().out))
+        return bool(addresses)
+
+    async with started(show("--listen", "127.0.0.1:0")) as shown:
+        await until(is_served)
+        async with httpx.AsyncClient(follow_redirects=True, timeout=PATIENCE) as client:
+            page = Page((await client.get(addresses[0])).raise_for_status().text)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await within(shown) == 0
+    assert re.search(r"documents \D*2 0 0 0 0 \S+ 3 0 0", page.text), page.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -434,6 +434,16 @@ async def test_a_job_has_the_history_of_its_failed_attempts(queue: pgq.Queue) ->
     assert datetime.fromisoformat(attempt["ended_at"]) >= job.claimed_at
 
 
+async def test_a_job_names_those_for_which_it_waits_and_who_waits_for_it(queue: pgq.Queue) -> None:
+    ids = await queue.enqueue_many([1, 2])
+    last = await queue.enqueue(3, after=ids)
+    first, behind = await queue.get(ids[0]), await queue.get(last)
+    assert first is not None
+    assert behind is not None
+    assert (first.after, first.before) == (None, [last])
+    assert (behind.after, behind.before) == (ids, None)
+
+
 async def test_fail_schedules_and_then_gives_up(queue: pgq.Queue) -> None:
     job_id = await queue.enqueue(1, max_attempts=2)
     (job,) = await queue.dequeue()

@@ -2,7 +2,7 @@
  * pgq_get.
  */
 begin;
-select plan(19);
+select plan(26);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -35,6 +35,13 @@ select is(
     array(select pg_temp.state(i)
             from unnest(array[:one, :two, :three, :four, :five, :six, :seven]::bigint[]) i),
     '{ready,scheduled,ready,waiting,waiting,ready,ready}', 'in these states');
+select is((select g.after from pgq_get(:five) g), array[:one]::bigint[],
+          'a job names those for which it waits');
+select is((select g.before from pgq_get(:one) g), array[:five]::bigint[],
+          'and each of those names the jobs that wait for it');
+select is_empty(
+    'select j from pgq_jobs j where coalesce(j.after, j.before) is not null'
+    || format(' and j.id not in (%s, %s)', :one, :five), 'other jobs name none');
 select d.token from pgq_dequeue(1, '1 minute', 'other', 'ann') d \gset
 select pgq_heartbeat(:one, :token, checkpoint => '{"page": 7}') \g /dev/null
 select is(pg_temp.state(:one), 'active', 'one is active');
@@ -61,6 +68,16 @@ update pgq.archive a set expires_at = clock_timestamp() where a.id = :one;
 select is_empty(format('select pgq_get(%s)', :one), 'nor one that is no longer kept');
 select throws_ok('select pgq_get(null)', '22004', null, 'a null id is refused');
 
+-- Of a dead job, and of more than are told.
+select pgq_enqueue('8', 'other', after => array[:three], after_on_dead => 'wait') as eight \gset
+select pgq_fail(d.id, d.token, retryable => false) from pgq_claim(:three) d \g /dev/null
+select is((select g.before from pgq_get(:three) g), array[:eight]::bigint[],
+          'a job may wait for one that is dead');
+select pg_temp.same('which is shown as well');
+select count(pgq_enqueue('9', 'other', after => array[:two], priority => 1))
+  from generate_series(1, 101) \g /dev/null
+select is((select cardinality(g.before) from pgq_get(:two) g), 100, 'the first 100 are told');
+
 -- Who may see it.
 create role regress_watcher;
 create role regress_worker;
@@ -69,6 +86,8 @@ select pgq_grant('other', 'regress_watcher', '{observe}'),
 set local role regress_watcher;
 select is(pg_temp.state(:two), 'ready', 'who may observe its queue sees a job');
 select is(pg_temp.state(:seven), 'cancelled', 'also a finished one');
+select is((select g.after from pgq_get(:eight) g), array[:three]::bigint[],
+          'whom it waits for is seen by id, also in a queue that the caller may not observe');
 select is_empty(format('select pgq_get(%s)', :three), 'but none of another queue');
 reset role;
 set local role regress_worker;

@@ -120,13 +120,16 @@ class JobSnapshot(Job):
 
     `expires_at` is the time by which it has to start, `finished_at` when it ended. `token` is that
     of the claim that holds it, or was the last one of a finished job. `history` has the last ten
-    attempts that failed, the oldest first; None if none has.
+    attempts that failed, the oldest first; None if none has. `after` has the first 100 jobs for
+    which it still waits, `before` the first 100 that wait for it; None if there are none.
     """
 
     expires_at: datetime | None
     finished_at: datetime | None
     result: Any
     history: list[FailedAttempt] | None
+    after: list[JobId] | None
+    before: list[JobId] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,15 +166,17 @@ CANCEL_KEY = """
     select @pgq_cancel_key(queue => $1::text, dedupe_key => $2::text, force => $3::boolean)"""
 CANCEL_ALL = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean)"
 CANCEL_SOME = "select @pgq_cancel_all(queue => $1::text, force => $2::boolean, max => $3::integer)"
-# Extensions below 0.2 keep no history: there the name means the column of "none".
+# Extensions below 0.2 have none of these: there the names mean the columns of "none".
 _SNAPSHOT = (
     _COLUMNS
     + """,
            (extract(epoch from expires_at) * 1000000)::bigint as expires_at,
            (extract(epoch from finished_at) * 1000000)::bigint as finished_at,
            result::text as result,
-           (select history::text from (select job.*) own) as history
-      from (select null::jsonb as history) none,
+           (select history::text from (select job.*) own) as history,
+           (select after from (select job.*) own) as after,
+           (select before from (select job.*) own) as before
+      from (select null::jsonb as history, null::bigint[] as after, null::bigint[] as before) none,
            """
 )
 GET = _SNAPSHOT + "lateral @pgq_get(id => $1::bigint) job"

@@ -22,7 +22,13 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
        case when pg_catalog.clock_timestamp() is not null then j.last_error end as last_error,
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
        j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result,
-       j.history, q.id as queue_id
+       j.history,
+       nullif(array(
+           select d.on_id from pgq.dependency d where d.job_id = j.id order by d.on_id limit 100
+       ), '{}') as after,
+       nullif(array(
+           select d.job_id from pgq.dependency d where d.on_id = j.id order by d.job_id limit 100
+       ), '{}') as before, q.id as queue_id
   from pgq.job j
   join pgq.queue q on q.id = (j.lane >> 16)::integer
                 -- As rows: the planner holds a range of ids for rarer, and looks for that first.
@@ -45,7 +51,10 @@ select a.id, a.token, a.queue, a.priority::integer as priority, a.state, a.attem
        null::timestamptz as lease_expires_at,
        case when pg_catalog.clock_timestamp() is not null then a.last_error end as last_error,
        false as cancel_requested, a.checkpoint, null::timestamptz as expires_at, a.finished_at,
-       a.result, a.history, q.id as queue_id
+       a.result, a.history, null::bigint[] as after,
+       nullif(array(
+           select d.job_id from pgq.dependency d where d.on_id = a.id order by d.job_id limit 100
+       ), '{}') as before, q.id as queue_id
   from pgq.archive a left join pgq.queue q on a.queue = q.name and a.id > q.first_job
  where a.expires_at > pg_catalog.clock_timestamp()
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
@@ -57,7 +66,7 @@ create view @extschema@.pgq_jobs with (security_barrier) as
 select u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u.payload,
        u.headers, u.group_key, u.dedupe_key, u.worker, u.enqueued_at, u.run_at, u.claimed_at,
        u.lease_expires_at, u.last_error, u.cancel_requested, u.checkpoint, u.expires_at,
-       u.finished_at, u.result, u.history
+       u.finished_at, u.result, u.history, u.after, u.before
   from (
            select j.* from pgq.live_job j
             union all
@@ -66,12 +75,17 @@ select u.id, u.token, u.queue, u.priority, u.state, u.attempt, u.max_attempts, u
 comment on view @extschema@.pgq_jobs is
 'The jobs, live and archived, of the queues that the caller may observe.
 
-The columns are those of pgq_job, and expires_at, finished_at, result and history. Filter by
-queue, and use pgq_get for an id: a scan reads all jobs.
+The columns are those of pgq_job, and expires_at, finished_at, result, history, after and before.
+Filter by queue, and use pgq_get for an id: a scan reads all jobs.
 
 * history: the last ten attempts that failed or lost their lease, oldest first. Each has attempt,
   worker, claimed_at, ended_at and the error: of more than 1,000 characters the first and the last
   500. Null: none failed.
+* after: the jobs for which this one still waits, as pgq_enqueue was told in after.
+* before: the jobs that wait for this one in the same way.
+
+Both have the ids of the first 100 jobs, also of queues that the caller may not observe. Null:
+there are none.
 
 Under REPEATABLE READ and SERIALIZABLE the view leaves out jobs that maintenance has moved since
 the snapshot. pgq_get raises 40001 for them.';
@@ -104,7 +118,7 @@ begin
                               u.max_attempts, u.payload, u.headers, u.group_key, u.dedupe_key,
                               u.worker, u.enqueued_at, u.run_at, u.claimed_at, u.lease_expires_at,
                               u.last_error, u.cancel_requested, u.checkpoint, u.expires_at,
-                              u.finished_at, u.result, u.history
+                              u.finished_at, u.result, u.history, u.after, u.before
                           )::@extschema@.pgq_jobs as job, u.queue_id
                      from (
                               select a.* from pgq.finished_job a where a.id = pgq_get.id

@@ -122,7 +122,7 @@ JOB: Final = """
            pg_catalog."left"(pg_catalog.jsonb_pretty(j.headers), 100000) as headers,
            pg_catalog."left"(pg_catalog.jsonb_pretty(j.checkpoint), 100000) as checkpoint,
            pg_catalog."left"(pg_catalog.jsonb_pretty(j.result), 100000) as result,
-           j.history::text as history
+           j.history::text as history, j.after, j.before
       from @pgq_get($1::bigint) j"""
 
 # What the current role may do with which queues; '*' is for all.

@@ -8,7 +8,7 @@ import inspect
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -211,21 +211,26 @@ async def jobs(visit: Visit) -> dict[str, Any]:
 
 
 async def job(visit: Visit) -> dict[str, Any]:
-    """One job, and whom it waits for."""
+    """One job, what it waits for, and who waits for it."""
     job_id = number_of(visit.request.path_params["id"])
-    rows: list[Row] = []
+    found: tuple[Row, dict[int, str]] | None = None
     if job_id is not None:
 
-        async def look() -> list[Row]:
+        async def look() -> tuple[Row, dict[int, str]] | None:
             async with visit.live.call() as client:
-                return await client.fetch(sql.JOB, job_id)
+                rows = await client.fetch(sql.JOB, job_id)
+                if not rows:
+                    return None
+                ids = [*_first(rows[0]["after"]), *_first(rows[0]["before"])]
+                beside = await client.fetch(sql.IDS_OF, ids) if ids else []
+                return rows[0], {one["id"]: one["state"] for one in beside}
 
-        rows = await visit.live.once(("job", job_id), look)
-    if not rows:
+        found = await visit.live.once(("job", job_id), look)
+    if found is None:
         raise NotFoundError(
             "There is no such job that the role may observe: it never was, or it is no longer kept."
         )
-    [row] = rows
+    row, states = found
     settings = visit.snapshot.facts.settings.get(row["queue"], {})
     return {
         "job": row,
@@ -236,7 +241,7 @@ async def job(visit: Visit) -> dict[str, Any]:
         ),
         "steps": _steps(row),
         "attempts": _attempts(row["history"]),
-        "graph": _graph(visit.snapshot.facts, row),
+        "graph": _graph(visit.snapshot.facts, row, states),
     }
 
 
@@ -264,16 +269,37 @@ def _steps(row: Row) -> list[tuple[str, datetime]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A job beside another one, or several of its group.
+
+    Args:
+        job_id: the job; None: there are several.
+        state: None for a job that the role may not observe.
+        jobs: how many there are.
+    """
+
+    job_id: int | None
+    state: str | None
+    jobs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """What a job waits for, and who waits for it, as far as that is sure.
 
     Args:
-        before: obstacles: the jobs of its group that have to end first.
-        behind: obstacles: how many jobs wait for it, by queue.
+        before: the jobs that have to end first.
+        behind: those that wait for it.
+        more_before: how many of them are not drawn, in words.
+        more_behind: the same of those behind.
+        blocking: the dead job that blocks its group.
     """
 
-    before: list[Row]
-    behind: list[Row]
+    before: list[Node]
+    behind: list[Node]
+    more_before: str = ""
+    more_behind: str = ""
+    blocking: int | None = None
 
     def __bool__(self) -> bool:
         """Tell whether there is something to draw."""
@@ -281,20 +307,38 @@ class Graph:
 
 
 _DRAWN: Final = 6
+_TOLD: Final = 100  # of which pgq_get has the ids
 
 
-def _graph(facts: Facts, row: Row) -> Graph:
-    """Return what is sure: of `after` pgq does not tell who waits for whom."""
-    # Where several jobs of a group run at a time, the others wait for any of them.
-    lines = {name for name, one in facts.settings.items() if one["group_concurrency"] == 1}
-    groups = [one for one in facts.obstacles if one["cause"] == "group" and one["queue"] in lines]
-    after = [one for one in facts.obstacles if one["cause"] == "after"]
-    before: list[Row] = []
-    if row["state"] == "waiting" and row["group_key"] is not None:
-        group = (row["queue"], row["group_key"])
-        before = [one for one in groups if (one["queue"], one["group_key"]) == group]
-    behind = [one for one in (*groups, *after) if one["job_id"] == row["id"]]
-    return Graph(before[:_DRAWN], behind[:_DRAWN])
+def _first(ids: Sequence[int] | None) -> Sequence[int]:
+    return (ids or ())[:_DRAWN]
+
+
+def _more(ids: Sequence[int] | None) -> str:
+    """Tell how many of these jobs are not drawn."""
+    left = len(ids or ()) - _DRAWN
+    if left <= 0:
+        return ""
+    return f"{left} more" if left + _DRAWN < _TOLD else f"{left} or more others"
+
+
+def _graph(facts: Facts, row: Row, states: Mapping[int, str]) -> Graph:
+    """Return what is sure: those named in `after`, and in groups of one job at a time."""
+    before = [Node(one, states.get(one)) for one in _first(row["after"])]
+    behind = [Node(one, states.get(one)) for one in _first(row["before"])]
+    blocking: int | None = None
+    if facts.settings.get(row["queue"], {}).get("group_concurrency") == 1:
+        # Where several jobs of a group run at a time, the others wait for any of them.
+        place = (row["queue"], row["group_key"])
+        for one in facts.obstacles:
+            if one["cause"] != "group" or (one["queue"], one["group_key"]) != place:
+                continue
+            if one["job_id"] == row["id"]:
+                behind.append(Node(None, "waiting", one["jobs"]))
+            elif row["state"] == "waiting":
+                before.append(Node(one["job_id"], one["state"]))
+                blocking = one["job_id"] if one["state"] == "dead" else None
+    return Graph(before, behind, _more(row["after"]), _more(row["before"]), blocking)
 
 
 def workers(visit: Visit) -> dict[str, Any]:
