@@ -242,7 +242,6 @@ async def test_of_many_jobs_beside_one_six_are_drawn_and_the_others_counted(
 
 
 async def test_of_a_job_that_the_role_may_not_observe_the_id_is_drawn(
-    site: Site,
     dsn: dict[str, Any],
     connection: Connection,
     pool: asyncpg.Pool[Any],
@@ -253,7 +252,8 @@ async def test_of_a_job_that_the_role_may_not_observe_the_id_is_drawn(
     await admin.create_queue("secret")
     hidden = await pgq.Queue(pool, "secret").enqueue({})
     job_id = await queue.enqueue({}, after=[hidden])
-    assert f"job {hidden}, ready" in (await site.get(f"/job/{job_id}")).text
+    async with site_of(pool) as site:
+        assert f"job {hidden}, ready" in (await site.get(f"/job/{job_id}")).text
     await connection.execute(f"create role {role} login password 'x'")
     await admin.grant("default", role, ["observe"])
     try:

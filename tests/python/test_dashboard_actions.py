@@ -412,15 +412,46 @@ async def test_a_fault_of_the_dashboard_ends_a_run_and_is_told(
 
 async def test_a_purge_deletes_the_states_that_were_named(site: Site, queue: pgq.Queue) -> None:
     dead, job_id = await die(queue), await queue.enqueue({})
+    done = await queue.enqueue({}, headers={"task": "send"}, priority=9)
+    await queue.complete_many(await queue.dequeue(1))
+    await queue.cancel(await queue.enqueue({}))
     path, page = await site.look(verb="purge", queue="default", state=["ready", "completed"])
-    assert "about 1 job?" in page.text
-    assert "Completed jobs are deleted as well. They are not counted here." in page.text
+    assert "about 2 jobs?" in page.text
+    assert "1 default completed send" in page.text
+    assert "cancelled" not in page.text.partition("about 2 jobs?")[2]
     await site.post(f"{path}/start")
-    assert "1 job is deleted" in (await site.settled(path)).text
-    assert await queue.get(job_id) is None
+    assert "2 jobs are deleted" in (await site.settled(path)).text
+    assert [await queue.get(one) for one in (job_id, done)] == [None, None]
     assert await state_of(queue, dead) == "dead"
     await site.post("/runs", 400, verb="purge", queue="default")
     await site.post("/runs", 400, verb="purge", state="dead")
+
+
+async def test_of_many_jobs_that_have_ended_a_purge_counts_some(
+    site: Site, queue: pgq.Queue, admin: pgq.Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq.dashboard._actions._MOST_COUNTED", 3)
+    await queue.enqueue_many(list(range(5)))
+    await admin.cancel_all("default")
+    path, page = await site.look(verb="purge", queue="default", state="cancelled")
+    assert "about 3 jobs or more?" in page.text
+    await site.post(f"{path}/start")
+    assert "5 jobs are deleted" in (await site.settled(path)).text
+
+
+async def test_of_many_ids_a_purge_looks_at_the_newest(
+    site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgq.dashboard._actions.MOST", 3)
+    await queue.complete_many(await _claimed(queue))
+    await queue.enqueue_many(list(range(5)))
+    _, page = await site.look(verb="purge", queue="default", state=["ready", "completed"])
+    assert "about 5 jobs or more?" in page.text
+
+
+async def _claimed(queue: pgq.Queue) -> list[pgq.Job[Any]]:
+    await queue.enqueue({})
+    return await queue.dequeue(1)
 
 
 async def test_runs_that_mean_nothing_are_refused(site: Site) -> None:

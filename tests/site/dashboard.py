@@ -148,7 +148,11 @@ def wait_for(address: str) -> str:
 
 @contextlib.contextmanager
 def serve(
-    browser: Browser, server: Server, *options: str, role: str | None = None
+    browser: Browser,
+    server: Server,
+    *options: str,
+    role: str | None = None,
+    is_ready: bool = True,
 ) -> Generator[Dashboard]:
     """Run `pgq dashboard` on a database of its own.
 
@@ -157,6 +161,7 @@ def serve(
         server: has the template.
         options: of the command.
         role: who may only observe the default queue, and is created for it; None: the owner.
+        is_ready: whether its pages are to be there before anything is done.
     """
     database = f"dashboard_{next(_numbers)}"
     server.psql(f"create database {database} template {TEMPLATE}")
@@ -173,7 +178,8 @@ def serve(
         assert process.stdout
         address = process.stdout.readline().strip().rstrip("/")
         assert address, "it has not begun"
-        wait_for(address)
+        if is_ready:
+            wait_for(address)
         dashboard = Dashboard(browser, server, database, address, process)
         yield dashboard
         for context in dashboard.contexts:

@@ -14,17 +14,19 @@ from pginstall import install
 from pgserver import Server
 from playwright.sync_api import Browser, expect
 
-from .dashboard import TEMPLATE, Dashboard, Window, serve
+from .dashboard import TEMPLATE, Dashboard, Window, serve, wait_for
 
 SHOTS = Path(os.environ.get("PGQ_SCREENSHOTS", bootstrap.CACHE / "screenshots"))
 PHONE = {"width": 390, "height": 844}
 HOSTILE = "<img src=x onerror=alert(1)>\"''&<script>alert(2)</script>"
 
 # A shop on a busy day: mails, reports, a crawler with a group that is blocked.
-SHOP = """
+QUEUES = """
     select pgq_create_queue('emails', description => 'Mails to customers', rate_limit => 5000);
     select pgq_create_queue('reports', max_active => 8);
     select pgq_create_queue('crawl', group_on_dead => 'block', description => 'One site at a time');
+"""
+JOBS = """
     select count(*) from pgq_enqueue_many(
         array(select jsonb_build_object('to', 'user' || n || '@example.org', 'template', 'welcome')
                 from generate_series(1, 600) n),
@@ -52,6 +54,21 @@ SHOP = """
         timezone => 'Europe/Berlin');
     select pgq_schedule('poll', '*/5 * * * *', '{"page": 1}', 'crawl');
     select pgq_pause_schedule('poll');
+"""
+SHOP = QUEUES + JOBS
+# Some more of it, so that lines have a shape.
+MORE = (
+    "select count(pgq_complete(id, token)) from pgq_dequeue({}, queue => 'emails');"
+    "select count(pgq_complete(id, token)) from pgq_dequeue({}, queue => 'reports');"
+    "select pgq_fail(id, token, 'SMTPError: 451', retryable => false)"
+    "  from pgq_dequeue({}, queue => 'emails');"
+)
+
+# Each of these waits for the one before.
+CHAIN = """
+    select pgq_enqueue('1');
+    select pgq_enqueue('2', after => '{1}');
+    select pgq_enqueue('3', after => '{2}');
 """
 
 
@@ -357,9 +374,31 @@ def test_reading_needs_no_scripts(dashboard: Dashboard) -> None:
     expect(window.told).to_contain_text("is paused")
 
 
-def pages_of(dashboard: Dashboard) -> dict[str, str]:
+def test_a_chain_of_jobs_is_followed_through_its_drawings(dashboard: Dashboard) -> None:
+    dashboard.sql(CHAIN)
+    window = dashboard.open("/job/2")
+    graph = window.page.locator("svg.graph")
+    for job_id, drawn in ((3, "job 2, waiting"), (2, "job 1, ready"), (1, "job 2, waiting")):
+        link = graph.get_by_role("link", name=re.compile(f"^job {job_id}, "))
+        link.click()
+        window.page.wait_for_url(f"**/job/{job_id}")
+        expect(graph.get_by_role("link", name=drawn)).to_be_visible()
+        expect(graph.locator("rect.self + text")).to_contain_text(f"job {job_id}, ")
+    dashboard.sql("select pgq_complete(id, token) from pgq_dequeue()")
+    expect(graph).to_have_count(0)
+
+
+def line_of(dashboard: Dashboard, queue: str) -> list[str]:
+    """Return the points of the line of a queue in the overview."""
+    page = wait_for(dashboard.address)
+    [row] = [row for row in page.split("<tr ") if f"name={queue}" in row]
+    found = re.search(r'<polyline points="(.*?)"', row)
+    return found[1].split() if found else []
+
+
+def pages_of(dashboard: Dashboard, statements: str = SHOP) -> dict[str, str]:
     """Fill the shop, and return its pages by their names."""
-    dashboard.sql(SHOP)
+    dashboard.sql(statements)
     dead = dashboard.sql("select min(id) from pgq_jobs where state = 'dead' and queue = 'emails'")
     waiting = dashboard.sql("select min(id) from pgq_jobs where state = 'waiting'")
     return {
@@ -390,18 +429,55 @@ def test_pages_are_accessible(
     for name, path in pages.items():
         window.go(path)
         window.is_live()
-        window.page.evaluate(axe)
-        found: dict[str, Any] = window.page.evaluate("axe.run()")
-        assert found["passes"]
-        faults = [
-            (rule["id"], node["html"]) for rule in found["violations"] for node in rule["nodes"]
-        ]
-        assert faults == [], name
+        assert faults_of(window, axe) == [], name
+    # Pages that say why there is nothing to see; the browser complains of their status.
+    for path in ("/nothing", "/job/123456789", "/queue?name=nothing"):
+        window.go(path)
+        expect(window.page.locator("body")).to_contain_text("There is no ")
+        assert faults_of(window, axe) == [], path
+    dashboard.problems.clear()
+
+
+def faults_of(window: Window, axe: str) -> list[tuple[str, str]]:
+    """Return what axe-core finds on a page: rules and elements."""
+    window.page.evaluate(axe)
+    found: dict[str, Any] = window.page.evaluate("axe.run()")
+    assert found["passes"]
+    return [(rule["id"], node["html"]) for rule in found["violations"] for node in rule["nodes"]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_before_the_queues_are_accessible(
+    browser: Browser, server: Server, axe: str, scheme: Literal["light", "dark"]
+) -> None:
+    with serve(browser, server) as dashboard:
+        dashboard.address, _, _ = dashboard.address.partition("/?token=")
+        window = dashboard.open(color_scheme=scheme)
+        expect(window.page.get_by_label("Token")).to_be_visible()
+        assert faults_of(window, axe) == []
+        window.page.get_by_label("Token").fill("wrong")
+        window.press("Sign in")
+        expect(window.told).to_have_text("That is not the token.")
+        assert faults_of(window, axe) == []
+        dashboard.problems.clear()  # the status
+    elsewhere = ("--no-token", "--dsn", "postgresql:///postgres")
+    with serve(browser, server, *elsewhere, is_ready=False) as dashboard:
+        window = dashboard.open(color_scheme=scheme)
+        expect(window.page.locator("body")).to_contain_text("Run 'pgq install'")
+        assert faults_of(window, axe) == []
+        dashboard.problems.clear()  # the status
 
 
 @pytest.mark.long
 def test_pages_fit_a_phone_and_pictures_are_taken(dashboard: Dashboard) -> None:
-    pages = pages_of(dashboard)
+    dashboard.sql(QUEUES)
+    dashboard.shows("/", "reports")
+    pages = pages_of(dashboard, JOBS)
+    for points, more in enumerate(((10, 1, 1), (90, 2, 3), (30, 1, 1), (60, 5, 1)), start=3):
+        dashboard.sql(MORE.format(*more))
+        while len(line_of(dashboard, "emails")) < points:
+            pass
     SHOTS.mkdir(parents=True, exist_ok=True)
     for name, scheme in (("queues", "light"), ("queue", "dark")):
         window = dashboard.open(viewport={"width": 1280, "height": 800}, color_scheme=scheme)

@@ -16,7 +16,7 @@ import re
 import secrets
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -34,6 +34,7 @@ Phase: TypeAlias = Literal["looking", "asking", "running", "done", "stopped", "f
 
 MOST: Final = 1_000_000  # jobs of one run
 PURGEABLE: Final = ("ready", "scheduled", "waiting", "dead", "completed", "cancelled")
+ENDED: Final = ("completed", "cancelled")  # of these pgq_queues has no numbers
 STATES_OF: Final[Mapping[Verb, tuple[str, ...]]] = {
     "retry": ("dead",),
     "run": ("scheduled",),
@@ -45,6 +46,7 @@ _PRIORITY: Final = re.compile(r"[+-]?[0-9]{1,5}")
 _NUMBER: Final = re.compile(r"\d+")
 _DIGITS: Final = 19  # of the largest id
 _PURGE_STEP: Final = 1000
+_MOST_COUNTED: Final = 10_000  # jobs of ENDED in the preview of a purge
 _ENTRIES: Final = 300
 _RUNS: Final = 50  # of a user that are kept
 _SIGNATURES: Final = 12  # kinds of jobs that a preview shows
@@ -451,19 +453,27 @@ class Runs:
         meant = run.meant
         if meant.verb == "purge":
             await self._count(run)
+            await self._count_ended(run, may)
         elif meant.ids is not None:
             async with self._step() as client:
                 rows = await client.fetch(sql.IDS_OF, list(meant.ids))
             self._add(run, rows, may)
         else:
-            await self._search(run, may)
+            await self._search(run, may, meant.wanted, MOST)
         run.ids.reverse()
         run.phase = "asking"
 
-    async def _search(self, run: Run, may: Callable[[str], bool]) -> None:
+    async def _search(
+        self,
+        run: Run,
+        may: Callable[[str], bool],
+        wanted: Filter,
+        most: int,
+        depth: int | None = None,
+    ) -> None:
         async with self._step() as client:
-            search = Search(client, run.meant.wanted, known=self._live.known_id)
-        pages, found = search.pages(sql.IDS_BETWEEN, limit=MOST), 0
+            search = Search(client, wanted, known=self._live.known_id)
+        pages, found = search.pages(sql.IDS_BETWEEN, limit=most, depth=depth), 0
         async with contextlib.aclosing(pages):
             while True:
                 async with self._step() as search.client:
@@ -473,7 +483,7 @@ class Runs:
                 self._add(run, page, may)
                 found += len(page)
                 run.low = search.low
-        run.is_cut = found == MOST
+        run.is_cut = run.is_cut or found == most or search.low > 0
         self._live.known_id = search.known
 
     def _add(self, run: Run, rows: Sequence[dict[str, Any]], may: Callable[[str], bool]) -> None:
@@ -491,10 +501,10 @@ class Runs:
             else:
                 run.ids.append(row["id"])
                 run.kinds[row["queue"], row["state"], row["task"], error] += 1
-        run.total = len(run.ids)
+        run.total = run.kinds.total()
 
     async def _count(self, run: Run) -> None:
-        """Count what a purge would delete; of the archive only dead jobs are counted."""
+        """Count what a purge would delete of jobs that pgq_queues counts."""
         queue = run.meant.wanted.queue or ""
         async with self._step() as client:
             rows = await client.fetch(sql.QUEUES)
@@ -503,7 +513,14 @@ class Runs:
                 if row["queue"] == queue and (count := row.get(state) or 0):
                     run.kinds[queue, state, None, ""] = count
                     run.is_cut = run.is_cut or (state == "dead" and count >= MOST_DEAD)
-        run.total = sum(run.kinds.values())
+        run.total = run.kinds.total()
+
+    async def _count_ended(self, run: Run, may: Callable[[str], bool]) -> None:
+        """Count what it would delete of the others, up to a bound."""
+        states = tuple(one for one in run.meant.wanted.states or () if one in ENDED)
+        if states:
+            wanted = replace(run.meant.wanted, states=states)
+            await self._search(run, may, wanted, _MOST_COUNTED, MOST)
 
     async def _change(self, run: Run) -> None:
         has_more = True
