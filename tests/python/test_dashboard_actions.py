@@ -427,6 +427,46 @@ async def test_a_purge_deletes_the_states_that_were_named(site: Site, queue: pgq
     await site.post("/runs", 400, verb="purge", state="dead")
 
 
+async def test_queues_schedules_and_groups_that_are_selected_are_done_each(
+    site: Site, pool: asyncpg.Pool[Any], admin: pgq.Admin
+) -> None:
+    for name in ("a", "b"):
+        await admin.create_queue(name, group_on_dead="block")
+        await admin.schedule(f"of {name}", "@daily", {}, name)
+    labels = (await site.get("/")).values("input", "aria-label")
+    assert {f"Select queue {name}" for name in ("a", "b", "default")} <= set(labels)
+    assert await site.do("pause", queue=["a", "b", "a"]) == "2 of 2 queues are done."
+    assert (await site.get("/")).text.count("paused") == 2
+    assert await site.do("resume", queue=["a", "b"]) == "2 of 2 queues are done."
+    assert "paused" not in (await site.get("/")).text
+    told = await site.do("pause", queue=["a", "none"])
+    assert told.startswith("1 of 2 queues are done; ")
+    assert "does not exist" in told
+    names = ["of a", "of b"]
+    assert await site.do("run-schedule", schedule=names) == "2 of 2 schedules are done."
+    assert len((await site.get("/jobs")).jobs()) == 2
+    assert await site.do("pause-schedule", schedule=names) == "2 of 2 schedules are done."
+    assert (await site.get("/schedules")).buttons().count("resume-schedule") == 3
+    line = pgq.Queue(pool, "b")
+    for group in ("g", "h", "i"):
+        await die(line, group_key=group, priority=9)
+        await line.enqueue({}, group_key=group)
+    site.app.state.live.change()
+    page = await site.get("/queue?name=b")
+    assert [one for one in page.values("input", "aria-label") if "Select group" in one] == [
+        f"Select group {group}" for group in "ghi"
+    ]
+    assert await site.do("unblock", queue="b", group=["g", "i"]) == "2 of 2 groups are done."
+    page = await site.get("/queue?name=b")
+    assert [one for one in page.values("input", "aria-label") if "Select group" in one] == [
+        "Select group h"
+    ]
+    log = (await site.get("/actions")).text
+    assert "unblock many selected 2 2 of 2 groups are done" in log
+    assert "queue b group g" in log
+    await site.post("/do", 400, action="pause", queue=[str(n) for n in range(101)], back="/")
+
+
 async def test_of_many_jobs_that_have_ended_a_purge_counts_some(
     site: Site, queue: pgq.Queue, admin: pgq.Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,27 @@ def test_groups_and_schedules_go_on(dashboard: Dashboard) -> None:
     expect(window.row("nightly")).to_contain_text("paused")
 
 
+def test_queues_that_are_selected_are_paused_and_resumed(dashboard: Dashboard) -> None:
+    dashboard.sql("select pgq_create_queue(name) from unnest('{line,mail}'::text[]) name")
+    dashboard.shows("/", "mail")
+    window = dashboard.open()
+    window.is_live()
+    window.page.get_by_label("Select all on this page").check()
+    window.page.get_by_label("Select queue line").uncheck()
+    dashboard.sql("select pgq_enqueue('1')")
+    expect(window.number("default", "ready")).to_have_text("1")
+    expect(window.page.get_by_label("Select queue mail")).to_be_checked()
+    window.press("Pause selected")
+    expect(window.told).to_have_text("2 of 2 queues are done.")
+    expect(window.row("mail")).to_contain_text("paused")
+    expect(window.row("line")).not_to_contain_text("paused")
+    window.page.get_by_label("Select queue mail").check()
+    window.press("Resume selected")
+    expect(window.told).to_contain_text("Queue mail is resumed")
+    paused = dashboard.sql("select string_agg(queue, ' ') from pgq_queues where paused")
+    assert paused == "default"
+
+
 def test_the_keyboard_is_enough(dashboard: Dashboard) -> None:
     dashboard.dead(3)
     window = dashboard.open()
@@ -435,6 +456,7 @@ def test_pages_are_accessible(
         window.go(path)
         expect(window.page.locator("body")).to_contain_text("There is no ")
         assert faults_of(window, axe) == [], path
+    window.close()  # such a page is asked for again
     dashboard.problems.clear()
 
 
@@ -460,12 +482,14 @@ def test_pages_before_the_queues_are_accessible(
         window.press("Sign in")
         expect(window.told).to_have_text("That is not the token.")
         assert faults_of(window, axe) == []
+        window.close()
         dashboard.problems.clear()  # the status
     elsewhere = ("--no-token", "--dsn", "postgresql:///postgres")
     with serve(browser, server, *elsewhere, is_ready=False) as dashboard:
         window = dashboard.open(color_scheme=scheme)
         expect(window.page.locator("body")).to_contain_text("Run 'pgq install'")
         assert faults_of(window, axe) == []
+        window.close()
         dashboard.problems.clear()  # the status
 
 

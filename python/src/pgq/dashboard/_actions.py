@@ -246,9 +246,9 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "run": Action("Run now", ("queue", "id"), _run_now),
     "move": Action("Move", ("queue", "id"), _move, ("to_queue", "to_priority")),
     "cancel": Action("Cancel", ("queue", "id"), _cancel),
-    "pause-schedule": Action("Pause", ("queue", "schedule"), _pause_schedule),
-    "resume-schedule": Action("Resume", ("queue", "schedule"), _resume_schedule),
-    "run-schedule": Action("Run now", ("queue", "schedule"), _run_schedule),
+    "pause-schedule": Action("Pause", ("schedule",), _pause_schedule),
+    "resume-schedule": Action("Resume", ("schedule",), _resume_schedule),
+    "run-schedule": Action("Run now", ("schedule",), _run_schedule),
 }
 
 

@@ -45,6 +45,7 @@ from pgq.dashboard._actions import (
     ACTIONS,
     STATES_OF,
     Audit,
+    Entry,
     Meant,
     RefusedError,
     Run,
@@ -64,6 +65,7 @@ Pairs: TypeAlias = list[tuple[str, str]]
 Show: TypeAlias = Callable[[Visit], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 _MOST_IDS: Final = 1000  # of a selection
+_MOST_CHOSEN: Final = 100  # queues, groups or schedules of a selection
 _SHOWN: Final = ("queue", "id", "group", "schedule")  # of a form that is refused
 _MOST_SHOWN: Final = 200  # characters of each
 
@@ -372,12 +374,38 @@ class _Dashboard:
         return self._told(visit.request, status, text, visit)
 
     async def _do(self, visit: Visit, pairs: Pairs) -> Response:
-        """Change one thing, and lead back to the page."""
+        """Change one thing, or each that is selected, and lead back to the page."""
         values = {name: clean(value) for name, value in pairs}
         name = values.get("action", "")
         action = ACTIONS.get(name)
-        if action is None or any(not values.get(field) for field in action.fields):
+        if action is None:
             return self._refused(visit, pairs, "No such action.")
+        if any(not values.get(field) for field in action.fields):
+            return self._refused(visit, pairs, "Nothing is selected.")
+        last = action.fields[-1]
+        chosen = list(dict.fromkeys(clean(value) for field, value in pairs if field == last))
+        if len(chosen) > _MOST_CHOSEN:
+            return self._refused(visit, pairs, f"Select at most {_MOST_CHOSEN}.")
+        entries = [await self._do_one(visit, name, {**values, last: one}) for one in chosen]
+        self.live.change()
+        entry = entries[-1]
+        if len(entries) > 1:
+            left = [one.outcome for one in entries if not one.is_done]
+            outcome = f"{len(entries) - len(left)} of {len(entries)} {last}s are done"
+            entry = self.audit.note(
+                visit.user,
+                f"{name} many",
+                {"selected": str(len(entries))},
+                is_done=not left,
+                outcome="; ".join([outcome, *left[:1]]),
+            )
+        return RedirectResponse(
+            _back(visit, values.get("back", ""), entry.number), HTTPStatus.SEE_OTHER
+        )
+
+    async def _do_one(self, visit: Visit, name: str, values: Mapping[str, str]) -> Entry:
+        """Change one thing, and note what has become of it."""
+        action = ACTIONS[name]
         target = {field: values[field] for field in action.fields}
         target |= {name: values[name] for name in action.options if values.get(name)}
         try:
@@ -392,11 +420,7 @@ class _Dashboard:
             outcome, is_done = f"it may have been done or not: {reason(exc)}", False
         except (Error, *SERVER_ERRORS) as exc:
             outcome, is_done = reason(exc), False
-        self.live.change()
-        entry = self.audit.note(visit.user, name, target, is_done=is_done, outcome=plain(outcome))
-        return RedirectResponse(
-            _back(visit, values.get("back", ""), entry.number), HTTPStatus.SEE_OTHER
-        )
+        return self.audit.note(visit.user, name, target, is_done=is_done, outcome=plain(outcome))
 
     async def _begin(self, visit: Visit, pairs: Pairs) -> Response:
         """Look which jobs are meant, and lead to the page that shows them."""

@@ -103,7 +103,7 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.id !== "all") return;
-    for (const box of document.querySelectorAll("#bulk td.tick input")) {
+    for (const box of document.querySelectorAll("td.tick input")) {
       box.checked = event.target.checked;
     }
   });
