@@ -201,14 +201,15 @@ async def test_a_job_draws_what_it_waits_for_and_who_waits_for_it(
     await queue.dequeue(1)
     middle = await queue.enqueue({}, after=[active, ready])
     last = await queue.enqueue({}, after=[middle])
-    for job_id, before, behind in (
+    expected: list[tuple[int, dict[int, str], dict[int, str]]] = [
         (active, {}, {middle: "waiting"}),
         (ready, {}, {middle: "waiting"}),
         (middle, {active: "active", ready: "ready"}, {last: "waiting"}),
         (last, {middle: "waiting"}, {}),
-    ):
+    ]
+    for job_id, before, behind in expected:
         page = await site.get(f"/job/{job_id}")
-        beside: dict[int, str] = {**before, **behind}
+        beside = {**before, **behind}
         assert drawn(page) == beside, job_id
         assert [url for url in page.values("a", "href") if "/job/" in url] == [
             f"/job/{one}" for one in beside
