@@ -17,6 +17,10 @@ _FUNCTION = re.compile(
     r"(?:\bas\s+(\$\w*\$).*?\2[^;]*;|;)",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
+_OPTION = re.compile(
+    r"\b(errcode|message|detail|hint|column|constraint|datatype|table|schema)\s*=(?!=)"
+)
+_TEXT = re.compile(r"'(?:[^']|'')*'(?:\s*\n\s*'(?:[^']|'')*')*")
 
 Finding = tuple[int, str]
 
@@ -89,6 +93,22 @@ def raises_with_errcode(source: Source) -> Iterator[Finding]:
             yield source.line(match.start()), "'raise' without errcode"
 
 
+def words_its_messages(source: Source) -> Iterator[Finding]:
+    """A message is part of a line and has no full stop; DETAIL and HINT are sentences."""
+    for match in re.finditer(r"\braise\s+[a-z]+\b[^;]*", source.code):
+        statement = source.uncommented[slice(*match.span())]
+        names = [*_OPTION.finditer(match[0])]
+        ends = [name.start() for name in names] + [len(statement)]
+        message = next(iter(_texts(statement[: ends[0]])), "")
+        if re.match(r"[A-Z]", message) or message.endswith("."):
+            yield source.line(match.start()), "a message is lower-case, without full stop"
+        for name, end in zip(names, ends[1:], strict=True):
+            texts = _texts(statement[name.end() : end])
+            is_sentence = any(text.endswith(".") for text in texts)
+            if name[1] in ("detail", "hint") and texts and not is_sentence:
+                yield source.line(match.start()), f"the {name[1]} has no full stop"
+
+
 def passes_values_as_parameters(source: Source) -> Iterator[Finding]:
     """Values go through USING; only identifiers are ever formatted into a statement."""
     message = "'{}' formats a value into SQL"
@@ -125,6 +145,7 @@ RULES: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     is_lower_case,
     catches_by_name,
     raises_with_errcode,
+    words_its_messages,
     passes_values_as_parameters,
     calls_once_for_all_columns,
     marks_its_escapes,
@@ -136,6 +157,11 @@ def check(text: str) -> list[Finding]:
     """Return the findings of all rules, in the order of the lines."""
     source = Source(text)
     return sorted(finding for rule in RULES for finding in rule(source))
+
+
+def _texts(expression: str) -> list[str]:
+    """Return the strings of an expression, each with its continuation on the lines below."""
+    return [re.sub(r"'\s*\n\s*'", "", text)[1:-1] for text in _TEXT.findall(expression)]
 
 
 def _blank(text: str) -> str:

@@ -36,6 +36,7 @@ DIRTY = {
     "is_lower_case": CLEAN.replace("returns text", "RETURNS text"),
     "catches_by_name": CLEAN.replace("undefined_object", "others"),
     "raises_with_errcode": CLEAN.replace(" using errcode = '42704'", ""),
+    "words_its_messages": CLEAN.replace("is text'", "is text.'"),
     "passes_values_as_parameters": CLEAN + "select format('select %1$L', 1);\n",
     "calls_once_for_all_columns": CLEAN + "select (pgq._row(a, f(b))).* from a;\n",
     "marks_its_escapes": CLEAN + "select 'a' ~ E'\\w', 'b' ~ '\\w';\n",
@@ -60,6 +61,23 @@ def test_every_rule_has_a_case() -> None:
 def test_a_rule_finds_its_fault_and_no_other_rule_does(rule: str) -> None:
     findings = {r.__name__: list(r(Source(DIRTY[rule]))) for r in RULES}
     assert [name for name, found in findings.items() if found] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('no "%"', 'No "%"', "a message is lower-case, without full stop"),
+        ("is text'", "'\n        'is text.'", "a message is lower-case, without full stop"),
+        ("'42704'", "'42704',\n hint = 'Try again'", "the hint has no full stop"),
+        ("'42704'", "'42704',\n detail = format('It is %s', 1)", "the detail has no full stop"),
+    ],
+)
+def test_a_message_has_no_full_stop_but_its_detail_and_hint_have(
+    before: str, after: str, message: str
+) -> None:
+    assert [found for _, found in check(CLEAN.replace(before, after))] == [message]
+    good = CLEAN.replace("'42704'", "'42704',\n detail = p_name, hint = 'Try '\n 'again.'")
+    assert check(good) == []
 
 
 @pytest.mark.parametrize(
