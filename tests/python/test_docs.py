@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Container
+from collections.abc import AsyncGenerator, Container
 from importlib import import_module
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import pytest
 from bootstrap import ROOT
 
 from . import pages
-from .sessions import Connection, within
+from .sessions import Connection, dequeue, enqueue, no_ticks, started, waiting, within
 from .test_readme import environment, run_sql
 
 __all__ = ["environment", "run_page"]
@@ -180,6 +180,76 @@ async def test_row_locks_wait_for_each_other_as_the_table_says(
                         await lock
                 else:
                     await lock
+
+
+# What B asks while A has locked job 2, which is ready, and job 1, of which B has the receipt.
+ASKED = {
+    "pgq_dequeue": "select id = 3 from pgq_dequeue(1, '1 hour')",
+    "pgq_pop": "select id = 3 from pgq_pop(1)",
+    "pgq_heartbeat": "select pgq_heartbeat({receipt}, '1 day') < now() + interval '2 hours'",
+    "pgq_claim": "select pgq_claim(2) is not null",
+    "pgq_complete": "select pgq_complete({receipt})",
+    "pgq_fail": "select pgq_fail({receipt}) is not null",
+    "pgq_release": "select pgq_release({receipt})",
+    "pgq_cancel": "select pgq_cancel(1) is not null",
+    "pgq_get": "select id = 1 from pgq_get(1)",
+    "pgq_jobs": "select count(*) = 3 from pgq_jobs",
+    "pgq_enqueue": "select pgq_enqueue('4') > 3",
+}
+# How many of the three jobs others can lock FOR KEY SHARE and FOR SHARE beside that lock on one.
+FREE = {"none on job 1": [3, 3], "NO KEY UPDATE": [3, 2], "UPDATE": [2, 2]}
+
+
+async def test_each_call_does_beside_a_row_lock_what_the_picture_shows(
+    a: Connection, b: Connection
+) -> None:
+    rows = re.findall(
+        r'((?:<text class="call".*\n\s*)+)<text class="lock".*?>(.+)</text>\s*'
+        r'<text class="(?:good|bad)".*?>(.+)</text>',
+        read("row-locks.svg"),
+    )
+    shown = {name: row[1:] for row in rows for name in re.findall(r"pgq_\w+", row[0])}
+    assert shown.keys() == ASKED.keys()
+    await enqueue(a, 3)
+    [receipt] = await dequeue(a)
+    assert receipt[0] == 1
+    await no_ticks(a)
+    for name, template in ASKED.items():
+        asked = template.format(receipt="{}, {}".format(*receipt))
+        lock, does = shown[name]
+        async with rolled_back(b):
+            await b.execute(asked)
+            free = [
+                len(await a.fetch(f"select from pgq.job where id < 4 for {mode} skip locked"))
+                for mode in ("key share", "share")
+            ]
+            assert free == FREE[lock.removesuffix(" SKIP LOCKED")], name
+        async with rolled_back(b), rolled_back(a):
+            await a.execute("select from pgq.job where id < 3 for update")
+            match does:
+                case "waits for A":
+                    async with started(b.fetchval(asked)) as call:
+                        await waiting(a, b, call)
+                        await a.execute("rollback; begin")
+                        assert await within(call), name
+                case "fails with 55P03":
+                    with pytest.raises(asyncpg.LockNotAvailableError):
+                        await within(b.execute(asked))
+                case "goes on" | "takes another job" | "returns the present expiry":
+                    assert await within(b.fetchval(asked)), name
+                case _:
+                    pytest.fail(f"nothing tests {does}")
+
+
+@contextlib.asynccontextmanager
+async def rolled_back(connection: Connection) -> AsyncGenerator[None]:
+    """A transaction that is rolled back in the end."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
 
 
 def test_what_is_said_of_other_queues_has_a_source() -> None:
