@@ -146,6 +146,13 @@ def lines_of(frame: Frame, view: View, width: int = 80, height: int = 24) -> lis
     return lines
 
 
+def test_a_claim_since_the_look_began_has_no_negative_age() -> None:
+    facts = replace(frame_of(1, 1, 0).facts, now=NOON - timedelta(seconds=1))
+    lines = lines_of(Frame(facts, {"database": "shop", "version": "18.4"}), View(), 200)
+    [worker] = [line for line in lines if line.startswith("pod-")]
+    assert worker.split()[3:5] == ["0.0s", "0.0s"]
+
+
 def test_80_columns_have_the_columns_that_matter_with_whole_headings() -> None:
     lines = lines_of(frame_of(50, 9, 12), View())
     heads = [line.split() for line in lines if line.startswith(("queue", "worker"))]

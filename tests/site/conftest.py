@@ -1,9 +1,12 @@
-"""The playground as a page by itself, a server for dashboards, and the Chromium that opens both."""
+"""The playground by itself, the whole site, a server for dashboards, and Chromium for all."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +22,7 @@ from pgserver import Server
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from .dashboard import TEMPLATE
-from .visit import Visit
+from .visit import Site, Visit
 
 DOCS = bootstrap.ROOT / "docs"
 FRAME = """<!doctype html>
@@ -50,6 +53,26 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (place / path.name).symlink_to(path)
     content = MarkdownIt().render((DOCS / "playground.md").read_text(encoding="utf-8"))
     (place / "index.html").write_text(FRAME.format(content=content), encoding="utf-8")
+    with _served(place) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The whole site of the documentation, as `make docs` builds it."""
+    place = tmp_path_factory.mktemp("pages")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    command += ["--site-dir", str(place)]
+    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=bootstrap.ROOT, env=variables, check=True)
+    found = sorted(place.rglob("*.html"))
+    with _served(place) as address:
+        yield Site(address, [str(page.relative_to(place)) for page in found])
+
+
+@contextlib.contextmanager
+def _served(place: Path) -> Iterator[str]:
+    """Serve a directory, and yield its address."""
     handler = partial(_QuietHandler, directory=str(place))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

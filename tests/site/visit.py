@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from pgserver import PATIENCE
 from playwright.sync_api import Browser, Locator, Request, expect
@@ -12,6 +12,13 @@ from playwright.sync_api import Browser, Locator, Request, expect
 CLAIM = re.compile(r"^-- (\w+)\nSELECT [^;]* FROM pgq_dequeue\([^;]*;\n-- ({.*})$", re.MULTILINE)
 
 expect.set_options(timeout=1000 * PATIENCE)
+
+
+class Site(NamedTuple):
+    """A site that is served, and the paths of its pages."""
+
+    address: str
+    paths: list[str]
 
 
 class Visit:

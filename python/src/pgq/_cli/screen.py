@@ -181,9 +181,10 @@ class Frame:
             )
         for row in self.facts.workers:
             claimed, heartbeat = row["oldest_claimed_at"], row["last_heartbeat_at"]
+            # A worker may have claimed after the server was asked for the time.
             ages = {
-                "oldest_claim": self.facts.now - claimed,
-                "last_heartbeat": self.facts.now - heartbeat,
+                "oldest_claim": max(self.facts.now - claimed, timedelta(0)),
+                "last_heartbeat": max(self.facts.now - heartbeat, timedelta(0)),
             }
             self.workers.append({**row, **ages, "database": self.name})
 
