@@ -65,16 +65,37 @@ def test_the_quick_starts_do_what_they_say(environment: dict[str, str]) -> None:
     assert '"to": "bob@example.org"' in output.split('"to": "ada@example.org"')[0], (
         "the higher priority is claimed first"
     )
-    [shown] = snippets(README, "text")
+    shown, printed = snippets(README, "text")
     statements = "\\pset footer off\n" + "\n".join(snippets(README, "sql"))
     quiet = {**environment, "PGOPTIONS": "-c client_min_messages=warning"}
     output = run_program("psql", "-Xq", env=quiet, stdin=statements)
     assert re.sub(r" +$", "", output, flags=re.MULTILINE).strip() == shown.strip(), "again"
     [script] = snippets(README, "python")
     output = run_program(sys.executable, "-c", script, env=environment)
-    assert "to zoe@example.org" in output
+    assert output == printed
     left = run_sql(environment, "select count(*) from pgq.job j where j.payload->>'to' ~ 'zoe'")
     assert left == "0\n", "the worker has completed the job before it stopped"
+
+
+@pytest.mark.constant
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.constant
+def test_the_home_page_has_the_figures_of_the_readme() -> None:
+    """Its first two columns are those of the README, with the units in the cells."""
+
+    def figures(page: str) -> dict[str, list[str]]:
+        rows = [
+            row.strip("|").split("|") for row in re.findall(r"^\|.*\d.*\|$", page, re.MULTILINE)
+        ]
+        return {row[0].strip(): re.findall(r"\d[\d.,]*", "|".join(row[1:3])) for row in rows}
+
+    home = figures(read("docs/index.md").partition("## Three numbers")[2])
+    readme = figures(README.partition("## Performance")[2])
+    assert len(home) == 3
+    assert {name: readme[name] for name in home} == home
 
 
 @pytest.mark.once
@@ -201,6 +222,21 @@ def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     assert called <= targets
     tests = {target for target in targets if target.startswith("test")}
     assert tests | {"lint", "docs", "dist", "deb"} <= called
+
+
+@pytest.mark.constant
+def test_a_release_has_packages_and_images_besides_what_make_dist_builds() -> None:
+    workflow = read(".github/workflows/release.yml").partition("\njobs:\n")[2]
+    jobs = dict(re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", workflow, re.MULTILINE))
+    assert "run: make dist\n" in jobs["build"]
+    assert "run: make deb\n" in jobs["packages"]
+    assert "--target server" in jobs["image"]
+    matrix = re.compile(r"version: (\[14,.*\])")
+    assert matrix.findall(jobs["image"]) == matrix.findall(read(".github/workflows/ci.yml"))
+    [needed] = re.findall(r"needs: \[(.*)\]", jobs["github"])
+    assert {*needed.split(", ")} == jobs.keys() - {"test", "build", "github"}
+    for name in ("dist", "packages"):
+        assert f"name: {name}\n          path: dist/\n" in jobs["github"]
 
 
 @pytest.mark.constant
