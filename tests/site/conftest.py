@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -71,7 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @contextlib.contextmanager
-def _served(place: Path) -> Iterator[str]:
+def _served(place: Path) -> Generator[str]:
     """Serve a directory, and yield its address."""
     handler = partial(_QuietHandler, directory=str(place))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
