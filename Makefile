@@ -64,7 +64,8 @@ build: demo-setup $(PGQ_SQL) $(PGQ_WHEEL) ## build the extension script and the 
 all: $(PGQ_SQL) ## build the extension script only, as the client of PGXN does
 
 $(PGQ_SQL): extension/pgq.control $(wildcard extension/*.py extension/sql/released.sha256 \
-    extension/sql/install.order extension/sql/src/*/*.sql extension/sql/updates/*.sql)
+    extension/sql/install.order extension/sql/src/*/*.sql extension/sql/updates/*.sql \
+    extension/proxy/*.sql)
 	$(PGQ_SETUP_PYTHON) extension/build.py
 
 $(PGQ_WHEEL): $(PGQ_SQL) $(PGQ_WHEEL_INPUT)

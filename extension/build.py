@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import shutil
 
 import portable
 import release
@@ -102,6 +103,7 @@ def write_portable_scripts(version: str, script: str) -> None:
         stale.unlink()
     for name, text in files.items():
         (release.PORTABLE / name).write_text(text, encoding="utf-8")
+    shutil.copy(release.FRONT, release.PORTABLE)
 
 
 def build() -> None:

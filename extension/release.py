@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SQL = ROOT / "extension" / "sql"
+FRONT = ROOT / "extension" / "proxy" / "pgq_proxy.sql"
 CONTROL = ROOT / "extension" / "pgq.control"
 RELEASED = SQL / "released.sha256"
 STATEMENTS = ROOT / "tests" / "python" / "released"

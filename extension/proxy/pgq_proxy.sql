@@ -44,22 +44,24 @@ $$;
 comment on function _shard_of(bigint) is
 'The shard of a job. What is no id is for the first one, which says so.';
 
-create function _shard_of_key(key text)
+create function _shard_of_key(key text, also integer default null)
 returns integer
 language sql
 stable
 as $$
 select s.shard
   from pgq_proxy._shards() s
- where key is not null and not s.is_drained
+ where key is not null and (not s.is_drained or s.shard = also)
  order by md5(s.shard || ' ' || key) collate "C"
  limit 1
 $$;
-comment on function _shard_of_key(text) is
+comment on function _shard_of_key(text, integer) is
 'The shard of a key; null for null.
 
 A shard that comes takes keys from all others, one that goes leaves its keys to all others. No other
-key moves.';
+key moves.
+
+* also: a shard that counts although it is drained.';
 
 create function _next_shard()
 returns integer
@@ -77,10 +79,11 @@ returns integer
 language plpgsql
 as $$
 declare
-    v_key constant integer := pgq_proxy._shard_of_key(coalesce(group_key, dedupe_key));
     v_after constant integer[] := array(
         select distinct pgq_proxy._shard_of(a) from unnest(after) a
     );
+    -- A drained shard keeps the keys of jobs that wait for its jobs.
+    v_key constant integer := pgq_proxy._shard_of_key(coalesce(group_key, dedupe_key), v_after[1]);
 begin
     if cardinality(v_after) > 1 or v_after[1] <> v_key then
         raise exception 'a job cannot wait for jobs of other shards'
@@ -108,6 +111,49 @@ as $$
            (select count(*) from pgq_schedules) as schedules;
 $$;
 comment on function _left_on(integer) is 'What there is on a shard that has not ended.';
+
+create function _has_schedule(shard integer, name text)
+returns boolean
+language plproxy
+as $$
+    cluster 'pgq';
+    run on shard;
+    select exists (select from pgq_schedules s where s.name = $2);
+$$;
+comment on function _has_schedule(integer, text) is
+'Whether a shard has a schedule that the caller may observe.';
+
+create function _shard_of_schedule(name text)
+returns integer
+language sql
+as $$
+select coalesce(
+           (select s.shard
+              from pgq_proxy._shards() s
+             where pgq_proxy._has_schedule(s.shard, name)
+             order by s.shard limit 1),
+           pgq_proxy._shard_of_key(name), 0
+       )
+$$;
+comment on function _shard_of_schedule(text) is
+'The shard that has a schedule, else that of its name; the first one, which says so, for null.
+
+A schedule stays where it is when the shard of its name becomes another one.';
+
+create function _tell_of_limits(max_active integer, rate_limit integer, max_ready integer)
+returns void
+language plpgsql
+as $$
+begin
+    if greatest(max_active, rate_limit, max_ready) > 0 then
+        raise notice 'max_active, rate_limit and max_ready are for each of % shards',
+                     (select count(*) from pgq_proxy._shards())
+            using hint = 'Give each shard its part of what all of them may do.';
+    end if;
+end
+$$;
+comment on function _tell_of_limits(integer, integer, integer) is
+'Tells that limits are not those of all shards together, if there are any.';
 
 create procedure drain(shard integer)
 language plpgsql
@@ -179,15 +225,15 @@ select n as name, r.kind, r.hint
            -- To the shard of the id.
            ('id', '{pgq_heartbeat,pgq_complete,pgq_fail,pgq_release,pgq_outcome,pgq_claim,pgq_get,'
                   'pgq_cancel,pgq_move,pgq_retry}', null),
-           -- To the shard of the name.
-           ('name', '{pgq_schedule,pgq_unschedule,pgq_pause_schedule,pgq_resume_schedule,'
-                    'pgq_run_schedule}', null),
+           -- To the shard that has the schedule.
+           ('name', '{pgq_schedule,pgq_run_schedule}', null),
            -- To any shard.
            ('any', '{pgq_version}', null),
            -- To all shards; of their answers one is made.
            ('all', '{pgq_create_queue,pgq_configure_queue,pgq_drop_queue,pgq_pause,pgq_resume,'
                    'pgq_unblock,pgq_cancel_key,pgq_cancel_all,pgq_retry_dead,pgq_purge,pgq_reclaim,'
-                   'pgq_grant,pgq_revoke,pgq_maintain}', null),
+                   'pgq_grant,pgq_revoke,pgq_maintain,pgq_unschedule,pgq_pause_schedule,'
+                   'pgq_resume_schedule}', null),
            -- To none.
            ('refused', '{pgq_pop,pgq_complete_and_dequeue}',
             'It does all in one transaction: call it in a shard, or pgq_dequeue and pgq_complete.'),
@@ -204,7 +250,7 @@ comment on table route is 'How the front sends each function to shards.';
 create function _set_shard(shard integer) returns void language plproxy as $$
     cluster 'pgq'; run on shard; target pgq_set_shard;
 $$;
-select count(_set_shard(s.shard)) from _shards() s \g /dev/null
+do $set$ begin perform _set_shard(s.shard) from _shards() s; end $set$;
 
 create function _catalog()
 returns table (
@@ -375,13 +421,12 @@ declare
         when 'place' then 'pgq_proxy._place(group_key, dedupe_key, after)'
         when 'id' then 'pgq_proxy._shard_of(id)'
         when 'ids' then 'pgq_proxy._shard_of(ids)'
-        when 'name' then 'pgq_proxy._place(name, null, null)'
         when 'any' then 'any'
         when 'all' then 'all'
         else 'shard'
     end;
 begin
-    if v_route in ('place', 'id', 'name', 'any') or (v_route = 'all' and f.is_set) then
+    if v_route in ('place', 'id', 'any') or (v_route = 'all' and f.is_set) then
         perform pgq_proxy._create(v_head, 'plproxy', format(
             'cluster ''pgq''; run on %s; target %s;', v_place, f.name
         ));
@@ -411,15 +456,21 @@ begin
         perform pgq_proxy._create(v_head, 'plpgsql', pgq_proxy._body_of_turn(v_names));
     else
         perform pgq_proxy._create(v_head, 'sql', format(
-            'select %s from pgq_proxy.%I(%s) c',
+            '%sselect %s from pgq_proxy.%I(%s) c',
+            case when 'max_active' = any (f.names)
+                 then 'select pgq_proxy._tell_of_limits(max_active, rate_limit, max_ready); ' end,
             case when f.is_set then 'c.*'
+                 when v_route = 'name' then 'c'
                  when f.result = 'boolean' then 'coalesce(bool_or(c), false)'
                  when f.result = 'bigint' then 'sum(c)::bigint'
                  else 'count(*)' end,
             '_' || f.name,
-            -- PL/Proxy does not split null.
-            regexp_replace(v_names, '\m(results|checkpoints)\M',
-                           'coalesce(\1, array_fill(null::jsonb, array[cardinality(ids)]))')
+            concat_ws(
+                ', ', case when v_route = 'name' then 'pgq_proxy._shard_of_schedule(name)' end,
+                -- PL/Proxy does not split null.
+                regexp_replace(v_names, '\m(results|checkpoints)\M',
+                               'coalesce(\1, array_fill(null::jsonb, array[cardinality(ids)]))')
+            )
         ));
     end if;
 end

@@ -8,9 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
@@ -21,13 +25,18 @@ import pytest_asyncio
 from pgq._log import name_of
 from pgserver import Server, ServerError
 
+from .cli_session import Cli, url_of, variables
+from .cli_session import running as running_command
 from .pages import read, snippets
+from .proxy import Proxy
 from .sessions import Connection, dsn_of, sessions, started, until, within
 from .workers import running
 
 pytestmark = [pytest.mark.once, pytest.mark.server]
 
 JOBS: Final = int(os.environ.get("PGQ_SHARD_JOBS", "300"))
+# For how long a shard is down when rates are compared, and what the others keep of theirs.
+DOWN_SECONDS, KEPT = (20.0, 0.95) if JOBS >= 10_000 else (2.0, 0.6)
 LONG: Final = timedelta(hours=1)  # a lease that outlives any restart
 FRONT: Final = "pgq_proxy"
 PAGE: Final = read("docs/scaling.md")
@@ -39,6 +48,16 @@ UNDRAIN: Final = """
     select format('alter server pgq options (set p%s %L)', shard,
                   replace(place, ' application_name=drained', ''))
       from pgq_proxy._shards() where is_drained
+"""
+SHOP: Final = """
+import pgq
+
+worker = pgq.Worker()
+
+
+@worker.handler("default", concurrency=7, transaction=True)
+async def work(job, connection):
+    await connection.execute("insert into done values ($1)", job.id)
 """
 FUNCTIONS: Final = """
     select p.proname || '(' || pg_get_function_arguments(p.oid) || ') '
@@ -149,6 +168,56 @@ async def produce(front: Connection, number: int) -> set[int]:
         ids.update(first)
         ids.update([await queue.enqueue(n), await queue.enqueue(n)])
     return ids
+
+
+@contextlib.asynccontextmanager
+async def producing(front: Server) -> AsyncGenerator[set[int]]:
+    """Enqueue jobs in groups, with keys and alone while the block lasts; see their ids."""
+    ids: set[int] = set()
+    is_over = asyncio.Event()
+
+    async def enqueue() -> None:
+        async with sessions(dsn_of(front), 1, search_path=FRONT) as (connection,):
+            queue = pgq.Queue(connection, schema=FRONT)
+            n = 0
+            while not is_over.is_set():
+                groups, keys = [[f"{kind}{n + i}" for i in range(4)] for kind in "gk"]
+                ids.update(await queue.enqueue_many([n] * 4, group_keys=groups))
+                ids.update(await queue.enqueue_many([n] * 4, dedupe_keys=keys))
+                ids.add(await queue.enqueue(n))
+                n += 4
+
+    async with started(enqueue()) as call:
+        yield ids
+        is_over.set()
+        await within(call)
+
+
+async def more(ids: set[int], number: int = 40) -> None:
+    """Wait until so many more jobs have been enqueued."""
+    goal = len(ids) + number
+
+    async def are_there() -> bool:
+        return len(ids) >= goal
+
+    await until(are_there)
+
+
+@contextlib.contextmanager
+def without_the_last(front: Server) -> Iterator[Callable[[], None]]:
+    """Take the last shard out of the front for a block; what is yielded puts it back."""
+    is_there = f"select place from {FRONT}._shards() where shard = {pgshards.NUMBER - 1}"
+    place = front.psql(is_there).strip()
+    front.psql("alter server pgq options (drop p2)")
+
+    def add() -> None:
+        front.psql(f"alter server pgq options (add p2 '{place}')")
+
+    try:
+        yield add
+    finally:
+        if not front.psql(is_there).strip():
+            add()
 
 
 async def all_done(pools: Sequence[asyncpg.Pool[Any]], number: int) -> None:
@@ -327,9 +396,28 @@ async def test_what_the_front_refuses_says_where_it_is_possible(front: Connectio
         with pytest.raises(asyncpg.FeatureNotSupportedError) as caught:
             await front.fetchval(f"select {call}")
         assert caught.value.hint
-    with pytest.raises(asyncpg.PostgresError) as stray:
-        await front.fetchval("select pgq_cancel($1)", (7 << 48) + 1)
-    assert (stray.value.sqlstate, stray.value.hint) == ("PQ002", "Remote hint: Ask shard 7.")
+
+
+async def test_a_job_of_another_shard_is_an_error_of_its_own(
+    front: Connection, pools: list[asyncpg.Pool[Any]]
+) -> None:
+    first, second = [pgq.Queue(pool) for pool in pools[:2]]
+    await first.enqueue(1)
+    [job] = await first.dequeue()
+
+    for call in (
+        partial(second.complete, job),
+        partial(second.fail, job, "error"),
+        partial(second.get, job.id),
+    ):
+        with pytest.raises(pgq.WrongShard) as caught:
+            await call()
+        assert (caught.value.sqlstate, caught.value.hint) == ("PQ002", "Ask shard 0.")
+    # The front asks the shard that there is.
+    with pytest.raises(pgq.WrongShard) as stray:
+        await pgq.Queue(front, schema=FRONT).cancel((7 << 48) + 1)
+    assert stray.value.hint == "Remote hint: Ask shard 7."
+    assert await first.complete(job)
 
 
 async def keys_of_each_shard(front: Connection) -> list[str]:
@@ -399,6 +487,404 @@ async def test_what_cannot_be_drained(front: Connection) -> None:
     await front.execute("call drain(1)")
     with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="no other shard"):
         await front.execute("call drain(2)")
+
+
+async def test_a_job_with_a_key_can_wait_for_one_of_a_shard_that_is_drained(
+    front: Connection, fresh: list[Server]
+) -> None:
+    keys = await keys_of_each_shard(front)
+    queue = pgq.Queue(front, schema=FRONT)
+    first = await queue.enqueue(None, dedupe_key=keys[1])
+    other = await front.fetchval("""
+        select max(k) from generate_series(1, 99) n, lateral (select 'other' || n) k (k)
+         where _shard_of_key(k) = 1""")
+    fresh[-1].psql(
+        fresh[-1].psql(f"""
+            select format('alter server pgq options (set p1 %L)',
+                          place || ' application_name=drained')
+              from {FRONT}._shards() where shard = 1""")
+    )
+
+    # The same key: the job is there already.
+    assert await queue.enqueue(None, dedupe_key=keys[1], after=[first]) == first
+    assert await queue.enqueue_many([None], dedupe_keys=[keys[1]], after=[first]) == [first]
+    assert await queue.enqueue(None, dedupe_key=other, after=[first]) >> 48 == 1
+    assert await queue.enqueue(None, after=[first]) >> 48 == 1
+    assert await queue.enqueue(None, dedupe_key=keys[1]) >> 48 != 1
+    # This one's key never was there.
+    with pytest.raises(pgq.Error, match="cannot wait for jobs of other shards"):
+        await queue.enqueue(None, dedupe_key=keys[0], after=[first])
+
+
+async def test_draining_under_load_loses_nothing_whenever_it_is_killed(
+    front: Connection, fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    work = Work()
+    told: list[str] = []
+    gate = f"alter server pgq options (set p0 '{await place_of_the_first(front)}')"
+    dsn = dsn_of(fresh[-1])
+    async with (
+        sessions(dsn, 5, search_path=FRONT) as (older, *drainers, last),
+        running(worker_on(pools, work.handle)),
+        producing(fresh[-1]) as ids,
+    ):
+        for drainer in drainers:
+            drainer.add_log_listener(lambda _, message: told.append(message.message))
+
+        async def killed(drainer: Connection, when: str) -> None:
+            async def is_due() -> bool:
+                return bool(
+                    any(when in line for line in told)
+                    or await older.fetchval(
+                        "select wait_event_type = $2 from pg_stat_activity where pid = $1",
+                        drainer.get_server_pid(),
+                        when,
+                    )
+                )
+
+            async with started(drainer.execute("call drain(1)")) as call:
+                await until(is_due)
+                await front.execute(
+                    "select pg_terminate_backend($1, 60000)", drainer.get_server_pid()
+                )
+                with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError):
+                    await call
+
+        await more(ids)
+        # Before the mark is there; then with jobs left, then with none but somebody at work.
+        await older.execute(f"begin; {gate}")
+        await killed(drainers[0], "Lock")
+        await older.execute("rollback; begin; select 1")
+        assert not await front.fetchval("select bool_or(is_drained) from _shards()")
+        await more(ids)
+        held = await pools[1].fetchval("select pgq_enqueue('1', run_at => now() + '1 day')")
+        await killed(drainers[1], "shard 1: 1 jobs left, ")
+        await pools[1].fetchval("select pgq_cancel($1)", held)
+        await killed(drainers[2], "shard 1: 0 jobs left, ")
+        await older.execute("rollback")
+        await within(last.execute("call drain(1)"))
+        before = set(ids)
+        await more(ids)
+        after = ids - before
+
+    await all_done(pools, len(ids))
+    assert 1 in {job_id >> 48 for job_id in before}
+    assert 1 not in {job_id >> 48 for job_id in after}
+    assert work.runs == Counter(ids)
+
+
+async def place_of_the_first(front: Connection) -> str:
+    """Return where shard 0 is."""
+    return str(await front.fetchval("select place from _shards() where shard = 0"))
+
+
+async def test_a_schedule_stays_where_it_is_when_a_shard_comes(
+    front: Connection, fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    [*_, name] = await keys_of_each_shard(front)
+    admin = pgq.Admin(front, schema=FRONT)
+    query = "select cron, paused from pgq_schedules"
+    with without_the_last(fresh[-1]) as add:
+        await admin.schedule(name, "@daily")
+        add()
+        assert await front.fetchval("select _shard_of_key($1)", name) == 2
+
+        assert await admin.pause_schedule(name)
+        await admin.schedule(name, "@hourly")
+        assert sorted([len(await pool.fetch(query)) for pool in pools]) == [0, 0, 1]
+        assert [tuple(row) for row in await front.fetch(query)] == [("@hourly", True)]
+        job_id = await admin.run_schedule(name)
+        assert job_id is not None
+        assert job_id >> 48 < 2
+        assert await admin.resume_schedule(name)
+        assert await admin.unschedule(name)
+        assert not await admin.unschedule(name)
+        assert await admin.run_schedule(name) is None
+        await admin.schedule(name, "@daily")
+        assert [len(await pool.fetch(query)) for pool in pools] == [0, 0, 1]
+        with pytest.raises(asyncpg.NullValueNotAllowedError):
+            await front.execute("select pgq_schedule(null, '@daily')")
+
+
+async def test_the_views_of_the_front_gather(
+    front: Connection, pools: list[asyncpg.Pool[Any]]
+) -> None:
+    keys = await keys_of_each_shard(front)
+    admin = pgq.Admin(front, schema=FRONT)
+    await admin.configure_queue("default", description="what there is", max_attempts=3)
+    await front.execute("select pgq_grant('default', 'public', '{observe}')")
+    for key in keys:
+        await admin.schedule(key, "@daily")
+    for pool in pools:
+        await pool.execute("select pgq_enqueue('1') from generate_series(1, 2)")
+    is_over = asyncio.Event()
+
+    async def handle(_: pgq.Job[Any]) -> None:
+        await is_over.wait()
+
+    async with running(worker_on(pools, handle, concurrency=3)):
+
+        async def are_held() -> bool:
+            return bool(await front.fetchval("select sum(jobs) from pgq_workers") == 3)
+
+        await until(are_held)
+        workers = await front.fetch("select * from pgq_workers")
+        assert len(workers) == 3
+        assert len({row["worker"] for row in workers}) == 1
+        theirs = [await pool.fetchrow("select * from pgq_queues") for pool in pools]
+        [ours] = await front.fetch("select * from pgq_queues")
+        for name in ("ready", "active", "completed_last_hour"):
+            assert ours[name] == sum(row[name] for row in theirs if row)
+        assert ours["active"] == 3
+        assert ours["oldest_ready_age"] >= max(row["oldest_ready_age"] for row in theirs if row)
+        is_over.set()
+    assert [row["name"] for row in await front.fetch("select * from pgq_schedules")] == keys
+    [settings] = await front.fetch("select * from pgq_queue_settings")
+    assert (settings["description"], settings["max_attempts"]) == ("what there is", 3)
+    granted = [tuple(row) for row in await pools[0].fetch("select * from pgq_privileges")]
+    assert [tuple(row) for row in await front.fetch("select * from pgq_privileges")] == granted
+    assert granted
+
+
+async def test_the_front_tells_that_limits_are_for_each_shard(fresh: list[Server]) -> None:
+    told: list[str] = []
+    async with sessions(dsn_of(fresh[-1]), 1, search_path=FRONT) as (front,):
+        front.add_log_listener(lambda _, message: told.append(message.message))
+        await front.execute("select pgq_configure_queue('default', max_attempts => 2)")
+        await front.execute("select pgq_create_queue('other')")
+        assert not told
+        await front.execute("select pgq_configure_queue('default', max_active => 10)")
+        await front.execute("select pgq_create_queue('more', rate_limit => 10)")
+
+    assert told == ["max_active, rate_limit and max_ready are for each of 3 shards"] * 2
+
+
+async def test_a_worker_listens_to_all_shards(
+    pools: list[asyncpg.Pool[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pgq")
+    work = Work()
+    worker = pgq.Worker(pools=pools, poll_interval=timedelta(minutes=5))
+    worker.handler("default", concurrency=3)(work.handle)
+
+    async def have_started() -> bool:
+        return sum("has started" in record.getMessage() for record in caplog.records) == 3
+
+    async with running(worker):
+        await until(have_started)
+        for number in range(1, 4):
+            ids = [await pool.fetchval("select pgq_enqueue('1')") for pool in pools]
+
+            async def are_done(goal: int = 3 * number) -> bool:
+                return work.runs.total() == goal
+
+            await until(are_done, patience=20)
+            assert {job_id >> 48 for job_id in ids} == {0, 1, 2}
+
+
+async def test_a_slow_shard_costs_the_others_nothing(
+    front: Connection, fresh: list[Server]
+) -> None:
+    work = Work()
+    ids = await produce(front, JOBS)
+    expected = Counter(job_id >> 48 for job_id in ids)
+    with Proxy(dsn_of(fresh[1])) as proxy:
+        async with opened(fresh[:-1]) as pools, through(proxy) as slow:
+            worker = worker_on([pools[0], slow, pools[2]], work.handle)
+
+            async def some_are_done() -> bool:
+                return all(work.on(shard) for shard in range(3))
+
+            async def others_are_done() -> bool:
+                return all(work.on(shard) == expected[shard] for shard in (0, 2))
+
+            async with running(worker):
+                await until(some_are_done)
+                proxy.hold(up=True, down=True)
+                await until(others_are_done)
+                late = [
+                    await pool.fetchval("select pgq_enqueue('1')") for pool in (pools[0], pools[2])
+                ]
+
+                async def late_are_done() -> bool:
+                    return all(work.runs[job_id] for job_id in late)
+
+                await until(late_are_done, patience=5)
+                proxy.heal()
+                await all_done(pools, JOBS + 2)
+
+
+@contextlib.asynccontextmanager
+async def through(proxy: Proxy) -> AsyncGenerator[asyncpg.Pool[Any]]:
+    """Open a pool whose connections go through a proxy."""
+    pool: asyncpg.Pool[Any] = asyncpg.create_pool(**proxy.dsn, min_size=0, max_size=8)
+    await pool
+    yield pool
+    pool.terminate()
+
+
+async def test_the_others_keep_their_rate_while_a_shard_is_down(
+    fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    done: Counter[int] = Counter()
+
+    async def handle(job: pgq.Job[Any]) -> None:
+        done[job.id >> 48] += 1
+        await asyncio.sleep(0.01)  # the work, not the machine, is the limit
+
+    async def rate() -> float:
+        before, began = done[0] + done[2], time.monotonic()
+
+        async def is_over() -> bool:
+            return time.monotonic() - began > DOWN_SECONDS
+
+        await until(is_over, pause=0.05)
+        return (done[0] + done[2] - before) / (time.monotonic() - began)
+
+    jobs = int(DOWN_SECONDS * 2000)
+    for pool in pools:
+        await pool.execute("select pgq_enqueue_many(array_fill('1'::jsonb, array[$1::int]))", jobs)
+    worker = worker_on(pools, handle)
+
+    async def all_work() -> bool:
+        return all(done[shard] for shard in range(3))
+
+    async with running(worker):
+        await until(all_work)
+        before = await rate()
+        fresh[1].stop("kill")
+        during = await rate()
+        fresh[1].start()
+        of_killed = done[1]
+
+        async def is_back() -> bool:
+            return done[1] > of_killed
+
+        await until(is_back)
+    print(f"jobs per second of the others: {before:.0f}, {during:.0f}")
+    assert during >= KEPT * before
+
+
+async def test_databases_come_and_go_while_a_worker_runs(
+    fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    work = Work()
+    at_work: Counter[int] = Counter()
+    is_over = asyncio.Event()
+    worker = pgq.Worker(pools=pools[:2])
+
+    async def handle(job: pgq.Job[Any]) -> None:
+        at_work[job.id >> 48] += 1
+        await is_over.wait()
+        await work.handle(job)
+
+    worker.handler("default", concurrency=6)(handle)
+    ids = [await pgq.Queue(pool).enqueue(n) for pool in pools for n in range(9)]
+    with pytest.raises(RuntimeError, match="does not run with pools"):
+        await worker.change_pools(pools)
+
+    def are_at_work(*numbers: int) -> Callable[[], Any]:
+        async def condition() -> bool:
+            return [at_work[shard] for shard in range(3)] == [*numbers]
+
+        return condition
+
+    async with running(worker):
+        await until(are_at_work(3, 3, 0))
+        with pytest.raises(ValueError, match="no pool"):
+            await worker.change_pools([])
+        async with asyncpg.create_pool(**dsn_of(fresh[2], "postgres"), min_size=0) as wrong:
+            with pytest.raises(pgq.NotInstalled):
+                await worker.change_pools([*pools, wrong])
+        await worker.change_pools(pools)
+        await until(are_at_work(3, 3, 2))
+        async with started(worker.change_pools(pools[:1])) as change:
+            # It has all of the concurrency now; the others end what they have begun.
+            await until(are_at_work(6, 3, 2))
+            assert not change.done()
+            is_over.set()
+            await within(change)
+        await all_done(pools[:1], 9)
+    assert set(work.runs) == {*ids[:9], *ids[9:12], *ids[18:20]}
+    assert max(work.runs.values()) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_shard_more_is_a_reload(
+    front: Connection,
+    fresh: list[Server],
+    pools: list[asyncpg.Pool[Any]],
+    tmp_path: Path,
+    processes: int,
+) -> None:
+    for pool in pools:
+        await pool.execute("create table done (id bigint)")
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    file = tmp_path / "shards"
+    urls = [url_of(dsn_of(server)) for server in fresh[:-1]]
+    options = ["--dsn-file", str(file), "--processes", str(processes), "--log-json"]
+
+    async def have_done(ids: set[int], shards: range) -> bool:
+        rows = [await pools[shard].fetch("select id from done") for shard in shards]
+        return {row[0] for of_one in rows for row in of_one} >= ids
+
+    file.write_text("\n".join(["# The shards.", "", *urls[:2]]), encoding="utf-8")
+    with without_the_last(fresh[-1]) as add:
+        async with running_command(
+            dsn_of(fresh[0]), "worker", "shop:worker", *options, cwd=tmp_path
+        ) as worker:
+
+            async def change(*lines: str, logged: str) -> None:
+                file.write_text("\n".join(lines), encoding="utf-8")
+                worker.process.send_signal(signal.SIGHUP)
+                for _ in range(processes):
+                    await worker.logged(logged)
+
+            for _ in range(2 * processes):
+                await worker.logged("has started")
+            async with producing(fresh[-1]) as ids:
+                await more(ids)
+                await change(logged="names no database")
+                await change(*urls, url_of(dsn_of(fresh[0]), database="x"), logged="does not exist")
+                await more(ids)
+                assert {job_id >> 48 for job_id in ids} == {0, 1}
+                await change(*urls, logged="databases of the worker: 3")
+                add()
+                await more(ids, 80)
+            assert {job_id >> 48 for job_id in ids} == {0, 1, 2}
+            await until(partial(have_done, ids, range(3)))
+            await change(*urls[:2], logged="databases of the worker: 2")
+            late = {await pool.fetchval("select pgq_enqueue('1')") for pool in pools[:2]}
+            left = await pools[2].fetchval("select pgq_enqueue('1')")
+            await until(partial(have_done, late, range(2)))
+            assert not await have_done({left}, range(2, 3))
+            assert await worker.terminated() == 0
+    rows = [row[0] for pool in pools for row in await pool.fetch("select id from done")]
+    assert Counter(rows) == Counter(ids | late)
+
+
+async def test_the_command_makes_the_front_and_drains(
+    front: Connection, fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    del front
+    at_front = Cli(variables(dsn_of(fresh[-1])))
+    at_shard = Cli(variables(dsn_of(fresh[0])))
+
+    def run() -> None:
+        fresh[-1].psql("drop schema pgq_proxy cascade")
+        assert "no front. Hint: pgq shard install" in at_front.fails(3, "shard", "drain", "1")
+        assert "no server pgq" in at_shard.fails(3, "shard", "install")
+        assert at_front.json("shard", "install") == {"shards": 3}
+        assert "front of 3 shards" in at_front.ok("shard", "install")
+        assert "there is no shard 3" in at_front.fails(1, "shard", "drain", "3")
+
+    await asyncio.to_thread(run)
+    job_id = await pools[1].fetchval("select pgq_enqueue('1')")
+    command = ("shard", "drain", "1")
+    async with running_command(dsn_of(fresh[-1]), *command) as drain:
+        await drain.until(lambda line: "shard 1: 1 jobs left" in line)
+        assert await pools[1].fetchval("select pgq_cancel($1)", job_id)
+        assert await drain.ended() == 0
 
 
 async def test_the_front_passes_by_a_shard_that_is_down(

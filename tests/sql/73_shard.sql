@@ -2,7 +2,7 @@
  * pgq_set_shard, and ids that know their shard.
  */
 begin;
-select plan(38);
+select plan(39);
 \ir support/clock.psql
 
 -- As after the installation. In a transaction: setval alone would not be rolled back.
@@ -95,7 +95,8 @@ create temp table wrong as select format(c.call, :other) as call, c.call as show
                ('pgq_complete(%s, 8)'), ('pgq_complete(array[%s], array[8])'),
                ('pgq_complete_and_dequeue(array[%s], array[8])'), ('pgq_fail(%s, 8)'),
                ('pgq_release(%s, 8)'), ('pgq_outcome(%s, 8)'), ('pgq_claim(%s)'),
-               ('pgq_cancel(%s)'), ('pgq_retry(%s)'), ('pgq_get(%s)'),
+               ('pgq_cancel(%s)'), ('pgq_move(%s, priority => 1)'), ('pgq_retry(%s)'),
+               ('pgq_get(%s)'),
                ('pgq_enqueue(''1'', after => array[%s])')) c (call);
 select is(pg_temp.hint('select ' || w.call), 'Ask shard 2.',
           format('%s of another shard is an error of its own', w.shown))

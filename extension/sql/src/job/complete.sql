@@ -248,4 +248,5 @@ Errors:
 
 * 22004: the id, the token, retryable or cancel is null.
 * 22023: retry_in is negative or infinite, or is given together with cancel.
-* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.';
+* 40001: the snapshot of REPEATABLE READ or SERIALIZABLE is too old. Run the transaction again.
+* PQ002: the job is of another shard.';

@@ -135,4 +135,5 @@ Errors:
 * 53400: the new queue has max_ready jobs.
 * 54000: the payload is longer than max_payload of the new queue, or the queue has 1,000 other
   priorities.
-* 55000: the job is older than the new queue.';
+* 55000: the job is older than the new queue.
+* PQ002: the job is of another shard.';

@@ -181,7 +181,7 @@ async def _look(client: Client) -> Extension:
 
 def _steps(version: str) -> list[str]:
     """Return the names of the scripts that lead from a version to that of this package."""
-    names = sorted(entry.name for entry in _scripts().iterdir())
+    names = sorted(entry.name for entry in scripts().iterdir())
     steps: list[str] = []
     while version != PACKAGE:
         step = next((name for name in names if name.startswith(f"pgq--{version}--")), None)
@@ -194,14 +194,14 @@ def _steps(version: str) -> list[str]:
 
 async def _run_script(client: Client, name: str, schema: str | None = None) -> None:
     """Run a script, statement by statement: the server logs all that is sent with what fails."""
-    statements = (_scripts() / name).read_text(encoding="utf-8").partition(_BETWEEN)
+    statements = (scripts() / name).read_text(encoding="utf-8").partition(_BETWEEN)
     async with client.connection.transaction():
         await client.connection.execute(sql.CHOOSE_SCHEMA, schema)
         for statement in (statements[0] + _BETWEEN, statements[2]):
             await client.connection.execute(statement)
 
 
-def _scripts() -> Path:
+def scripts() -> Path:
     """Return the directory of the scripts that are part of this package."""
     if not SCRIPTS.is_dir():
         raise Failure(f"this package was built without the scripts. Hint: {SCRIPTS_HINT}")

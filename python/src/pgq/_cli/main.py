@@ -13,6 +13,7 @@ from pgq._cli.jobs import cancel, job, jobs, move, retry
 from pgq._cli.metrics import metrics
 from pgq._cli.queues import pause, purge, queue, queues, resume, unblock
 from pgq._cli.schedules import schedule, schedules
+from pgq._cli.shard import shard
 from pgq._cli.top import top
 from pgq._cli.views import health, locks, workers
 from pgq._cli.worker import worker
@@ -23,7 +24,7 @@ _SECTIONS = {
     "Queues": (queues, queue, pause, resume, unblock, purge),
     "Schedules": (schedules, schedule),
     "Watch": (top, dashboard, workers, health, locks, metrics),
-    "Server": (install, upgrade, doctor),
+    "Server": (install, upgrade, doctor, shard),
 }
 
 

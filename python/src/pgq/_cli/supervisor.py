@@ -32,14 +32,21 @@ class Supervisor:
         command: what a process runs; it must stop on SIGTERM, which it may get more than once.
         environment: its variables.
         processes: how many there are.
+        rereads: pass SIGHUP on, for which they read a file again.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], processes: int
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        processes: int,
+        *,
+        rereads: bool = False,
     ) -> None:
         self._command = command
         self._environment = environment
         self._processes = processes
+        self._rereads = rereads
         self._running: set[Process] = set()
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -59,6 +66,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        if self._rereads:
+            loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
         keeping = [self._keep(waits=changes is not None) for _ in range(self._processes)]
         if changes is None:
             await asyncio.gather(*keeping)

@@ -22,6 +22,7 @@ import click
 import pgq
 from pgq._cli import logs
 from pgq._cli.base import Command, Settings, server_settings, settings
+from pgq._cli.dsns import DsnFile
 from pgq._cli.errors import Failure, Misuse
 from pgq._cli.params import address
 from pgq._cli.probes import Probes
@@ -48,12 +49,18 @@ log = logging.getLogger("pgq")
     examples="""
         pgq worker shop.jobs:worker
         pgq worker shop.jobs:worker --dsn postgresql://a/shop --dsn postgresql://b/shop
+        pgq worker shop.jobs:worker --dsn-file /etc/shop/shards
         pgq worker shop.jobs:worker --processes 4 --log-json
         pgq worker shop.jobs:make_worker --reload --log-level debug
         pgq worker shop.jobs:worker --health 0.0.0.0:8080
     """,
 )
 @click.argument("target")
+@click.option(
+    "--dsn-file",
+    type=click.Path(path_type=Path),
+    help="Its lines name the databases, in place of --dsn; SIGHUP has it read again.",
+)
 @click.option(
     "--processes",
     type=click.IntRange(1),
@@ -87,6 +94,7 @@ log = logging.getLogger("pgq")
 def worker(
     target: str,
     *,
+    dsn_file: Path | None,
     processes: int,
     reload: bool,
     pool_size: int,
@@ -102,7 +110,9 @@ def worker(
     Modules are found from the current directory, as with python -m.
 
     With several --dsn, or several URLs with blanks between them in PGQ_DSN, a pgq.Worker works
-    off all of these databases: each gets the same share of its concurrency.
+    off all of these databases: each gets the same share of its concurrency. With --dsn-file, too;
+    on SIGHUP databases that are new there are taken up, and those that are gone given up when
+    their jobs have ended.
 
     On a signal the worker claims no more, and its handlers may finish; a second one ends them at
     once. The log goes to stderr. With several processes, one that dies is started again after a
@@ -127,10 +137,11 @@ def worker(
                 where = stack.enter_context(serving(probes.pages(), *health))
                 log.info("serving %s/live and %s/ready", where, where)
             run = partial(_run, probes, supervised=supervised)
-            asyncio.run(_serve(settings(), _load(target), pool_size, run))
+            asyncio.run(_serve(settings(), _load(target), pool_size, dsn_file, run))
         return
     command = [sys.executable, "-m", "pgq", "worker", target]
     command += ["--pool-size", str(pool_size), "--log-level", log_level]
+    command += ["--dsn-file", str(dsn_file)] if dsn_file is not None else []
     command += ["--log-json"] if log_json else []
     command += ["--debug"] if settings().debug else []
     command += ["--supervised"]
@@ -138,7 +149,8 @@ def worker(
     if (dsn := settings().dsn) is not None:
         environment["PGQ_DSN"] = dsn
     changes = _changes() if reload else None
-    status = asyncio.run(Supervisor(command, environment, processes).run(changes))
+    supervisor = Supervisor(command, environment, processes, rereads=dsn_file is not None)
+    status = asyncio.run(supervisor.run(changes))
     raise click.exceptions.Exit(status)
 
 
@@ -202,32 +214,39 @@ async def _serve(
     options: Settings,
     target: _Target,
     pool_size: int,
-    run: Callable[[Worker, list[asyncpg.Pool[Any]]], Awaitable[None]],
+    dsn_file: Path | None,
+    run: Callable[[Worker, Callable[[], Awaitable[None]]], Awaitable[None]],
 ) -> None:
+    def new_pool(dsn: str | None) -> asyncpg.Pool[Any]:
+        return asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=pool_size,
+            server_settings=server_settings(options, "pgq worker"),
+        )
+
     dsns: list[str | None] = [*(options.dsn or "").split()]
+    if (dsn_file is not None or len(dsns) > 1) and not isinstance(target, Worker):
+        raise Misuse("several databases need a pgq.Worker, not a function that takes a pool")
+    if dsn_file is not None:
+        worker = cast("Worker", target)
+        await run(worker, partial(DsnFile(dsn_file, new_pool).run, worker))
+        return
     async with AsyncExitStack() as stack:
-        pools = [
-            await stack.enter_async_context(
-                asyncpg.create_pool(
-                    dsn,
-                    min_size=0,
-                    max_size=pool_size,
-                    server_settings=server_settings(options, "pgq worker"),
-                )
-            )
-            for dsn in dsns or [None]
-        ]
+        pools = [await stack.enter_async_context(new_pool(dsn)) for dsn in dsns or [None]]
         if isinstance(target, Worker):
-            await run(target, pools)
+            several = len(pools) > 1
+            await run(
+                target,
+                partial(target.run, pools=pools) if several else partial(target.run, pools[0]),
+            )
             return
-        if len(pools) > 1:
-            raise Misuse("several databases need a pgq.Worker, not a function that takes a pool")
         made = target(pools[0])
         if isinstance(made, Worker):
-            await run(made, [])
+            await run(made, made.run)
         elif isinstance(made, AbstractAsyncContextManager):
             async with cast("AbstractAsyncContextManager[Worker]", made) as entered:
-                await run(entered, [])
+                await run(entered, entered.run)
         elif inspect.iscoroutine(made):
             made.close()
             message = (
@@ -243,13 +262,13 @@ async def _serve(
 
 
 async def _run(
-    probes: Probes, worker: Worker, pools: list[asyncpg.Pool[Any]], *, supervised: bool
+    probes: Probes, worker: Worker, run: Callable[[], Awaitable[None]], *, supervised: bool
 ) -> None:
     probes.worker = worker
     if supervised:
         _obey_supervisor(worker)
     try:
-        await worker.run(pools=pools)
+        await run()
     except ValueError as exc:
         if isinstance(exc, pgq.Error):  # of the server, or its data
             raise

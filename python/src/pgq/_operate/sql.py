@@ -293,6 +293,15 @@ SIZES: Final = """
      group by 1"""
 
 
+HAS_FRONT_SERVER: Final = (
+    "select exists (select from pg_catalog.pg_foreign_server s where s.srvname = 'pgq')"
+)
+
+FRONT_SHARDS: Final = "select pg_catalog.count(*) from pgq_proxy._shards()"
+
+DRAIN: Final = "call pgq_proxy.drain({})"
+
+
 def quoted(name: str) -> str:
     """Return a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'

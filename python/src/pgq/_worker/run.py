@@ -264,6 +264,12 @@ class Run:
             if intake.is_gone and not intake.held and intake.queue.name not in kept:
                 self._intakes.remove(intake)  # its claim loop ends
 
+    def reshared(self) -> None:
+        """Use what the queues may do now, which has changed."""
+        for intake in self._intakes:
+            self._attempts.start_next(intake)
+            intake.freed.set()
+
     async def _until_claim_ended(self) -> None:
         await self._claim_ended.wait()
 

@@ -21,6 +21,7 @@ from pgq._models import Job
 from pgq._queue import DEFAULT_TIMEOUT, Queue
 from pgq._rows import Loads, read_json
 from pgq._task import Task
+from pgq._version import check
 from pgq._worker.child import LOADED
 from pgq._worker.config import (
     AfterHook,
@@ -35,9 +36,10 @@ from pgq._worker.config import (
     consumer_of,
 )
 from pgq._worker.health import Health
-from pgq._worker.heartbeat import Connect, connect_like, name_of_pool
+from pgq._worker.heartbeat import Connect, connect_like
+from pgq._worker.link import is_transient
 from pgq._worker.run import QueueT, Run
-from pgq._worker.shards import Shards, share
+from pgq._worker.shards import Shards
 from pgq._worker.signals import signals
 from pgq._worker.single import Single
 
@@ -138,7 +140,7 @@ class Worker:
         dumps: Dumps = json.dumps,
         loads: Loads = read_json,
     ) -> None:
-        pools = _pools(pool, pools)
+        _pools(pool, pools)
         expect("tasks", tasks, Iterable)
         expect("poll_interval", poll_interval, timedelta)
         expect("call_timeout", call_timeout, timedelta)
@@ -151,7 +153,8 @@ class Worker:
             from pgq._worker import session  # noqa: PLC0415 it needs an extra
 
             session.check(sessions)
-        self._pools = pools
+        self._pool = pool
+        self._pools = tuple(pools)
         self._connect = connect
         self._schema = schema
         self._loads = loads
@@ -395,7 +398,35 @@ class Worker:
             Error: claims are not possible: a queue is unknown, not permitted, or pgq not installed.
                 At the start that is found before anything is claimed.
         """
-        await self._run_once(_pools(pool, pools), handle_signals=handle_signals, until_idle=False)
+        await self._run_once(pool, pools, handle_signals=handle_signals, until_idle=False)
+
+    async def change_pools(self, pools: Sequence[asyncpg.Pool[Any]]) -> None:
+        """Work off other databases from now on, in a run with `pools`.
+
+        New ones are taken up. Those that are missing are given up as at a stop; the call waits
+        until their jobs have ended. Each of the others goes on with its new share of the
+        concurrency.
+
+        Args:
+            pools: of all the databases.
+
+        Raises:
+            RuntimeError: the worker does not run, or was not given `pools`.
+            ValueError: there is no pool, or they are refused as by `run`.
+            Error: a new one answers, but cannot be used. Then nothing has changed.
+        """
+        pools = _pools(None, pools)
+        run = self._run
+        if not isinstance(run, Shards):
+            raise RuntimeError("the worker does not run with pools")  # noqa: TRY004 no argument
+        self._check(pools)
+        for pool in run.unknown(pools):
+            try:
+                check(await self._new_queue(pool, Queue).version())
+            except Exception as exc:
+                if not is_transient(exc):
+                    raise
+        await run.change(pools)
 
     async def run_until_idle(
         self,
@@ -415,7 +446,7 @@ class Worker:
         Raises:
             ValueError: as in `run`, like the others.
         """
-        await self._run_once(_pools(pool, pools), handle_signals=False, until_idle=True)
+        await self._run_once(pool, pools, handle_signals=False, until_idle=True)
 
     async def run_job(
         self,
@@ -472,9 +503,16 @@ class Worker:
         self.stop()
 
     async def _run_once(
-        self, pools: Sequence[asyncpg.Pool[Any]], *, handle_signals: bool, until_idle: bool
+        self,
+        pool: asyncpg.Pool[Any] | None,
+        pools: Sequence[asyncpg.Pool[Any]],
+        *,
+        handle_signals: bool,
+        until_idle: bool,
     ) -> None:
-        pools = pools or self._pools
+        if pool is None and not pools:
+            pool, pools = self._pool, self._pools
+        pools = _pools(pool, pools)
         if self._run is not None:
             raise RuntimeError("the worker runs already")
         if LOADED.is_set():
@@ -482,21 +520,13 @@ class Worker:
                 "the main module starts a worker when it is imported:"
                 ' put the call below `if __name__ == "__main__":`'
             )
-        if not pools:
-            raise ValueError("the worker has no pool")
-        if len(pools) > 1 and (self._connect or self._settings.sessions) is not None:
-            raise ValueError("connect and sessions are for one database, and there are several")
-        _check_size(pools, self._settings, self._consumers)
-        new_runs = [
-            partial(self._new_run, pool, share(self._consumers, shard, len(pools)), until_idle)
-            for shard, pool in enumerate(pools)
-        ]
+        self._check(pools)
+        new_run = partial(self._new_run, until_idle)
         run: Run | Shards
-        if len(new_runs) == 1:
-            run = new_runs[0]()
+        if pool is not None:
+            run = new_run(pool, self._consumers)
         else:
-            names = map(name_of_pool, pools)
-            run = Shards(self.name, [*zip(names, new_runs, strict=True)], until_idle=until_idle)
+            run = Shards(self.name, self._consumers, pools, new_run, until_idle=until_idle)
         self._run = run
         if self._stops:
             run.stop()
@@ -506,7 +536,14 @@ class Worker:
         finally:
             self._run, self._stops = None, False
 
-    def _new_run(self, pool: asyncpg.Pool[Any], consumers: Consumers, until_idle: bool, /) -> Run:
+    def _check(self, pools: Sequence[asyncpg.Pool[Any]]) -> None:
+        if not pools:
+            raise ValueError("the worker has no pool")
+        if len(pools) > 1 and (self._connect or self._settings.sessions) is not None:
+            raise ValueError("connect and sessions are for one database, and there are several")
+        _check_size(pools, self._settings, self._consumers)
+
+    def _new_run(self, until_idle: bool, pool: asyncpg.Pool[Any], consumers: Consumers, /) -> Run:
         return Run(
             self._settings,
             pool,
