@@ -2,8 +2,9 @@
 
 The jobs come through a front, in groups and with keys; some come twice, and what fails comes again.
 `pgq worker` runs two times, each on all databases. When a quarter is done one server is killed
-(SIGKILL); it is started again when the others have done another eighth. Each job leaves a row in
-the transaction that completes it. At the end these rows tell what was lost or done twice.
+(SIGKILL); it is started again when the others have done another eighth. When all is enqueued, one
+shard is drained. Each job leaves a row in the transaction that completes it. At the end these rows
+tell what was lost or done twice.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ TWICE: Final = 10  # of so many chunks one is sent twice
 GROUPS: Final = 97
 WORKERS: Final = 2
 KILLED: Final = 1  # a shard
+DRAINED: Final = 2
 PRODUCERS: Final = 3
 FRONT: Final = "pgq_proxy"
 PAUSE_SECONDS: Final = 0.1
@@ -158,13 +160,24 @@ def url_of(server: Server) -> str:
     return f"postgresql:///{server.database}?{place}"
 
 
-async def show(urls: Sequence[str], front: Server, disturb: Disturb) -> int:
+async def drain(front: Server, shard: int) -> None:
+    """Send a shard no new jobs, and wait until it has none."""
+    say(f"shard {shard} is drained")
+    began = time.monotonic()
+    await asyncio.to_thread(front.psql, f"call {FRONT}.drain({shard})")
+    say(f"it is empty after {time.monotonic() - began:.1f} s")
+
+
+async def show(
+    urls: Sequence[str], front: Server, disturb: Disturb, drained: int | None = None
+) -> int:
     """Run the demo; return the exit status.
 
     Args:
         urls: where the shards are.
         front: the front of them.
         disturb: disturbs one of them; it gets the others, and returns what they do meanwhile.
+        drained: the shard that is drained when all is enqueued.
     """
     front.psql(f"select {FRONT}.pgq_configure_queue('default', dedupe_for => '1 hour')")
     async with AsyncExitStack() as stack:
@@ -187,6 +200,8 @@ async def show(urls: Sequence[str], front: Server, disturb: Disturb) -> int:
             others = [pool for shard, pool in enumerate(pools) if shard != KILLED]
             meanwhile = await disturb(others)
             await asyncio.gather(*producers)
+            if drained is not None:
+                await drain(front, drained)
             await until(have_done(pools, JOBS))
         except TimeoutError as error:
             failure = str(error)
@@ -236,7 +251,7 @@ def main() -> int:
     with pgshards.serve({"fsync": "off"}) as servers:
         *shards, front = servers
         urls = [url_of(shard) for shard in shards]
-        return asyncio.run(show(urls, front, partial(kill, shards[KILLED])))
+        return asyncio.run(show(urls, front, partial(kill, shards[KILLED]), DRAINED))
 
 
 if __name__ == "__main__":

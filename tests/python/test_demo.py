@@ -1,4 +1,4 @@
-"""The demo's last step: the dashboard that `make demo SERVE=1` serves."""
+"""The demo's last step, the dashboard that `make demo SERVE=1` serves; and the demo of shards."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pgq
 import pytest
+from bootstrap import ROOT
 from pgserver import PATIENCE
 
 from demo.__main__ import show
 
 from .cli_session import variables
 from .dashboard_site import Page
+from .programs import run_program
 from .sessions import Connection, started, until, within
 
 pytestmark = pytest.mark.once
@@ -81,3 +84,14 @@ async def test_a_demo_that_is_told_to_end_has_not_failed(
         await until(is_served)
         os.kill(os.getpid(), number)
         assert await within(shown) == 0
+
+
+@pytest.mark.server
+def test_the_demo_of_shards_loses_nothing() -> None:
+    variables = {**os.environ, "PYTHONPATH": "tools", "PGQ_DEMO_JOBS": "600"}
+    printed = run_program(sys.executable, "-m", "demo.shards", cwd=ROOT, env=variables)
+
+    for line in ("is killed (SIGKILL)", "it is back after", "shard 2 is drained", "it is empty"):
+        assert line in printed
+    for fault in ("lost", "done twice", "two of a group at a time", "keys on two shards"):
+        assert re.search(rf"^{fault} +0$", printed, re.MULTILINE), printed

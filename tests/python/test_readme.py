@@ -221,7 +221,7 @@ def test_the_workflows_call_all_make_targets_that_check_something() -> None:
     targets = set(list_make_targets())
     assert called <= targets
     tests = {target for target in targets if target.startswith("test")}
-    assert tests | {"lint", "docs", "dist", "deb"} <= called
+    assert tests | {"lint", "docs", "dist", "deb", "ha", "shards"} <= called
 
 
 @pytest.mark.constant
@@ -259,6 +259,7 @@ def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     [control] = (tmp_path / "root").glob("**/extension/pgq.control")
     scripts = [*control.parent.glob("pgq--*.sql")]
     assert scripts
+    assert (control.parent / "pgq_proxy.sql").exists(), "the front of shards"
     control.write_text("comment = 'another one of pgq'\n", encoding="utf-8")
     assert make("install") == "", "the comment is not what counts"
     assert "another one" not in control.read_text(encoding="utf-8")
@@ -267,7 +268,8 @@ def test_make_install_copies_the_extension_and_refuses_a_foreign_one(
     (control.parent / "pgq--3.5.sql").write_text("select 1;", encoding="utf-8")
     for target in ("install", "uninstall"):
         assert "belongs to another extension" in make(target)
-    assert {path.name for path in control.parent.iterdir()} == {"pgq.control", "pgq--3.5.sql"}
+    left = {path.name for path in control.parent.iterdir()}
+    assert left == {"pgq.control", "pgq--3.5.sql", "pgq_proxy.sql"}
 
 
 @pytest.mark.constant
