@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -204,7 +204,7 @@ async def more(ids: set[int], number: int = 40) -> None:
 
 
 @contextlib.contextmanager
-def without_the_last(front: Server) -> Iterator[Callable[[], None]]:
+def without_the_last(front: Server) -> Generator[Callable[[], None]]:
     """Take the last shard out of the front for a block; what is yielded puts it back."""
     is_there = f"select place from {FRONT}._shards() where shard = {pgshards.NUMBER - 1}"
     place = front.psql(is_there).strip()

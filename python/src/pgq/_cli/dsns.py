@@ -16,6 +16,7 @@ from pgq._log import about_worker, name_of
 from pgq._worker.worker import Worker
 
 Pool: TypeAlias = "asyncpg.Pool[Any]"
+NewPool: TypeAlias = "Callable[[str], asyncpg.Pool[Any]]"
 
 log = logging.getLogger("pgq")
 
@@ -31,11 +32,11 @@ class DsnFile:
         Misuse: the file names none, or one twice, or cannot be read.
     """
 
-    def __init__(self, path: Path, new_pool: Callable[[str], Pool]) -> None:
+    def __init__(self, path: Path, new_pool: NewPool) -> None:
         self._path: Final = path
         self._new_pool = new_pool
         self._changed = asyncio.Event()
-        self._pools = {dsn: new_pool(dsn) for dsn in self._read()}
+        self._pools: dict[str, Pool] = {dsn: new_pool(dsn) for dsn in self._read()}
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._changed.set)
 
     def _read(self) -> list[str]:
