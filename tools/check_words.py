@@ -44,7 +44,7 @@ _MARK = "\N{PILCROW SIGN}"
 
 def read_pages() -> dict[str, str]:
     """Return the pages by their paths, relative to the project's root."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted(ROOT.rglob("*.md")):
         name = path.relative_to(ROOT)
         hidden = any(part.startswith(".") or part == "node_modules" for part in name.parts)
