@@ -523,11 +523,13 @@ async def test_draining_under_load_loses_nothing_whenever_it_is_killed(
     told: list[str] = []
     gate = f"alter server pgq options (set p0 '{await place_of_the_first(front)}')"
     dsn = dsn_of(fresh[-1])
-    async with (
-        sessions(dsn, 5, search_path=FRONT) as (older, *drainers, last),
-        running(worker_on(pools, work.handle)),
-        producing(fresh[-1]) as ids,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running(worker_on(pools, work.handle)))
+        older, *drainers, last = await stack.enter_async_context(
+            sessions(dsn, 5, search_path=FRONT)
+        )
+        load = await stack.enter_async_context(contextlib.AsyncExitStack())
+        ids = await load.enter_async_context(producing(fresh[-1]))
         for drainer in drainers:
             drainer.add_log_listener(lambda _, message: told.append(message.message))
 
@@ -566,8 +568,9 @@ async def test_draining_under_load_loses_nothing_whenever_it_is_killed(
         before = set(ids)
         await more(ids)
         after = ids - before
+        await load.aclose()
+        await all_done(pools, len(ids))
 
-    await all_done(pools, len(ids))
     assert 1 in {job_id >> 48 for job_id in before}
     assert 1 not in {job_id >> 48 for job_id in after}
     assert work.runs == Counter(ids)
