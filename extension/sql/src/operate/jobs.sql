@@ -23,12 +23,12 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
        j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result,
        j.history,
-       nullif(array(
+       case when pgq._waits_for_jobs(j) then nullif(array(
            select d.on_id from pgq.dependency d where d.job_id = j.id order by d.on_id limit 100
-       ), '{}') as after,
-       nullif(array(
+       ), '{}') end as after,
+       case when j.is_awaited then nullif(array(
            select d.job_id from pgq.dependency d where d.on_id = j.id order by d.job_id limit 100
-       ), '{}') as before, q.id as queue_id
+       ), '{}') end as before, q.id as queue_id
   from pgq.job j
   join pgq.queue q on q.id = (j.lane >> 16)::integer
                 -- As rows: the planner holds a range of ids for rarer, and looks for that first.
@@ -52,9 +52,10 @@ select a.id, a.token, a.queue, a.priority::integer as priority, a.state, a.attem
        case when pg_catalog.clock_timestamp() is not null then a.last_error end as last_error,
        false as cancel_requested, a.checkpoint, null::timestamptz as expires_at, a.finished_at,
        a.result, a.history, null::bigint[] as after,
-       nullif(array(
+       -- Dead jobs are many, and few are waited for.
+       case when a.state <> 'completed' and exists (select from pgq.dependency) then nullif(array(
            select d.job_id from pgq.dependency d where d.on_id = a.id order by d.job_id limit 100
-       ), '{}') as before, q.id as queue_id
+       ), '{}') end as before, q.id as queue_id
   from pgq.archive a left join pgq.queue q on a.queue = q.name and a.id > q.first_job
  where a.expires_at > pg_catalog.clock_timestamp()
    and exists (select from pgq.observer o where o.queue_id is null or o.queue_id = q.id);
