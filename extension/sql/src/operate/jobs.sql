@@ -23,7 +23,7 @@ select j.id, j.token, q.name as queue, ((j.lane & 65535) - 32768)::integer as pr
        coalesce(j.cancel_requested, false) as cancel_requested, j.checkpoint,
        j.start_by as expires_at, null::timestamptz as finished_at, null::jsonb as result,
        j.history,
-       case when pgq._waits_for_jobs(j) then nullif(array(
+       case when j.pos is null and j.due is null and j.place is null then nullif(array(
            select d.on_id from pgq.dependency d where d.job_id = j.id order by d.on_id limit 100
        ), '{}') end as after,
        case when j.is_awaited then nullif(array(
