@@ -227,6 +227,17 @@ async def within(call: Awaitable[T], seconds: float = PATIENCE) -> T:
 
 
 @contextlib.asynccontextmanager
+async def rolled_back(connection: Connection) -> AsyncGenerator[None]:
+    """A transaction that is rolled back in the end."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+
+
+@contextlib.asynccontextmanager
 async def started(call: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
     """Run a call beside the block, and cancel it if the block fails."""
     task = asyncio.ensure_future(call)

@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Container
+from collections.abc import Container
 from importlib import import_module
 from pathlib import Path
 
@@ -23,7 +23,16 @@ import pytest
 from bootstrap import ROOT
 
 from . import pages
-from .sessions import Connection, dequeue, enqueue, no_ticks, started, waiting, within
+from .sessions import (
+    Connection,
+    dequeue,
+    enqueue,
+    no_ticks,
+    rolled_back,
+    started,
+    waiting,
+    within,
+)
 from .test_readme import environment, run_sql
 
 __all__ = ["environment", "run_page"]
@@ -239,17 +248,6 @@ async def test_each_call_does_beside_a_row_lock_what_the_picture_shows(
                     assert await within(b.fetchval(asked)), name
                 case _:
                     pytest.fail(f"nothing tests {does}")
-
-
-@contextlib.asynccontextmanager
-async def rolled_back(connection: Connection) -> AsyncGenerator[None]:
-    """A transaction that is rolled back in the end."""
-    transaction = connection.transaction()
-    await transaction.start()
-    try:
-        yield
-    finally:
-        await transaction.rollback()
 
 
 def test_what_is_said_of_other_queues_has_a_source() -> None:

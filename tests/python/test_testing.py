@@ -8,8 +8,7 @@ import dataclasses
 import inspect
 import logging
 import threading
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +17,7 @@ import pgq
 import pytest
 from pgq import _enqueue, testing
 
-from .sessions import Connection
+from .sessions import Connection, rolled_back
 
 pytestmark = pytest.mark.once
 
@@ -54,16 +53,6 @@ async def table(connection: Connection) -> None:
     await connection.execute("create table note (text text)")
     # What has failed stays scheduled, however long the test takes.
     await connection.execute("select pgq_configure_queue('default', backoff_base => '1 hour')")
-
-
-@asynccontextmanager
-async def rolled_back(connection: Connection) -> AsyncGenerator[None, None]:
-    transaction = connection.transaction()
-    await transaction.start()
-    try:
-        yield
-    finally:
-        await transaction.rollback()
 
 
 async def notes(connection: Connection) -> list[str]:

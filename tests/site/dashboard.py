@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pginstall import install
 from pgserver import PATIENCE, Server
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
@@ -144,6 +145,15 @@ def wait_for(address: str) -> str:
             if answer.code not in {404, 503}:
                 raise
             answer.close()
+
+
+@contextlib.contextmanager
+def template_server() -> Generator[Server]:
+    """A server with a template that has the extension."""
+    with Server(settings={"fsync": "off"}) as server:
+        server.psql(f"create database {TEMPLATE}")
+        install(server, TEMPLATE)
+        yield server
 
 
 @contextlib.contextmanager

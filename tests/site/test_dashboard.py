@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import bootstrap
 import pytest
-from pginstall import install
 from pgserver import Server
 from playwright.sync_api import Browser, expect
 
-from .dashboard import TEMPLATE, Dashboard, Window, serve, wait_for
+from .dashboard import Dashboard, Window, serve, template_server, wait_for
 
 SHOTS = Path(os.environ.get("PGQ_SCREENSHOTS", bootstrap.CACHE / "screenshots"))
 PHONE = {"width": 390, "height": 844}
@@ -70,13 +68,6 @@ CHAIN = """
     select pgq_enqueue('2', after => '{1}');
     select pgq_enqueue('3', after => '{2}');
 """
-
-
-@pytest.fixture
-def dashboard(browser: Browser, server: Server) -> Iterator[Dashboard]:
-    """A dashboard for everybody on a database of its own."""
-    with serve(browser, server, "--no-token") as dashboard:
-        yield dashboard
 
 
 def test_numbers_and_lists_move_by_themselves(dashboard: Dashboard) -> None:
@@ -325,22 +316,19 @@ def test_colours_that_were_chosen_stay(dashboard: Dashboard) -> None:
 
 
 def test_the_database_goes_and_comes_back(browser: Browser) -> None:
-    with Server(settings={"fsync": "off"}) as server:
-        server.psql(f"create database {TEMPLATE}")
-        install(server, TEMPLATE)
-        with serve(browser, server, "--no-token") as dashboard:
-            window = dashboard.open()
-            window.is_live()
-            server.stop("immediate")
-            expect(window.pulse).to_have_text("no database")
-            expect(window.told).to_contain_text("The database does not answer")
-            expect(window.row("default")).to_be_visible()
-            server.start()
-            window.is_live()
-            expect(window.told).to_have_count(0)
-            dashboard.sql("select pgq_enqueue('1')")
-            expect(window.number("default", "ready")).to_have_text("1")
-            dashboard.problems.clear()  # that a page could not be renewed
+    with template_server() as server, serve(browser, server, "--no-token") as dashboard:
+        window = dashboard.open()
+        window.is_live()
+        server.stop("immediate")
+        expect(window.pulse).to_have_text("no database")
+        expect(window.told).to_contain_text("The database does not answer")
+        expect(window.row("default")).to_be_visible()
+        server.start()
+        window.is_live()
+        expect(window.told).to_have_count(0)
+        dashboard.sql("select pgq_enqueue('1')")
+        expect(window.number("default", "ready")).to_have_text("1")
+        dashboard.problems.clear()  # that a page could not be renewed
 
 
 def test_the_page_says_when_the_dashboard_itself_is_gone(dashboard: Dashboard) -> None:

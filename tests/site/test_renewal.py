@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from pginstall import install
 from pgserver import Server
 from playwright.sync_api import Browser, Route, expect
 
-from .dashboard import TEMPLATE, Dashboard, serve
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server with a template that has the extension."""
-    with Server(settings={"fsync": "off"}) as server:
-        server.psql(f"create database {TEMPLATE}")
-        install(server, TEMPLATE)
-        yield server
-
-
-@pytest.fixture
-def dashboard(browser: Browser, server: Server) -> Iterator[Dashboard]:
-    """A dashboard for everybody on a database of its own."""
-    with serve(browser, server, "--no-token") as dashboard:
-        yield dashboard
+from .dashboard import Dashboard, serve
 
 
 def test_what_is_open_stays_open(dashboard: Dashboard) -> None:
