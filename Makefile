@@ -151,7 +151,7 @@ format: setup ## format the Python files
 	$(PGQ_PYTHON) -m ruff check --fix $(PGQ_CHECKED)
 
 docs: dev-setup build $(PGQ_PLAYGROUND) ## make the site of the documentation in .cache/site, and check its links
-	NO_MKDOCS_2_WARNING=1 $(PGQ_PYTHON) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(PGQ_PYTHON) -m mkdocs build --strict
 
 reference: dev-setup build ## write docs/reference/sql.md from the catalog
 	$(PGQ_PYTHON) tools/docs_reference.py

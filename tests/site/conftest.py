@@ -60,7 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The whole site of the documentation, as `make docs` builds it."""
     place = tmp_path_factory.mktemp("pages")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     command += ["--site-dir", str(place)]
     variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=bootstrap.ROOT, env=variables, check=True)

@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
@@ -68,8 +69,7 @@ class Dashboard:
 
     def shows(self, path: str, text: str) -> None:
         """Wait until the dashboard has seen what statements have done, and a page shows it."""
-        while text not in wait_for(self.address + path):
-            pass
+        wait_for(self.address + path, text)
 
     def open(self, path: str = "/", **options: Any) -> Window:
         """Open a window of its own, on a queue once the dashboard has seen the queue."""
@@ -134,17 +134,22 @@ class Window:
         self.page.context.close()
 
 
-def wait_for(address: str) -> str:
-    """Wait until a page is there, and return it: on a busy machine a look may take long."""
+def wait_for(address: str, text: str = "") -> str:
+    """Wait until a page is there and has a text: on a busy machine a look may take long."""
+    ends_at = time.monotonic() + PATIENCE
     while True:
+        is_there = True
         try:
-            with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-                found: bytes = answer.read()
-                return found.decode()
-        except urllib.error.HTTPError as answer:
-            if answer.code not in {404, 503}:
+            answer = urllib.request.urlopen(address, timeout=PATIENCE)
+        except urllib.error.HTTPError as error:
+            if error.code not in {404, 503}:
                 raise
-            answer.close()
+            answer, is_there = error, False
+        with answer:
+            found: str = answer.read().decode()
+        if is_there and text in found:
+            return found
+        assert time.monotonic() < ends_at, f"no {text!r} at {address}: {found}"
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Admin(Calls):
 
         Args:
             name: of the queue.
-            max_attempts: tries until a job is dead.
+            max_attempts: attempts until a job is dead.
             backoff_base: the wait after the first failed try.
             backoff_factor: by which the wait grows with every try.
             backoff_max: the longest wait.

@@ -106,7 +106,7 @@ class Queue(Calls):
                 queue's `dedupe_for`, nothing is added and its id returned.
             group_key: of the jobs of a group at most the queue's `group_concurrency` are at work at
                 the same time, in the order of their ids, retries included.
-            max_attempts: tries until the job is dead; None takes the queue's.
+            max_attempts: attempts until the job is dead; None takes the queue's.
             headers: what goes beside the payload; None for nothing.
             on_duplicate: what happens to the live job with the same dedupe_key: "keep" leaves it,
                 "replace" gives it this payload and run_at unless it is active, "error" raises.

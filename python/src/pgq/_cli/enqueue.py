@@ -65,7 +65,7 @@ _Options: TypeAlias = "dict[str, Any]"
     show_default=True,
     help="What it does when that job dies or is cancelled.",
 )
-@click.option("--max-attempts", type=int, help="Tries until it is dead; else as the queue says.")
+@click.option("--max-attempts", type=int, help="Attempts until it is dead; else as the queue says.")
 @params.header_options
 def enqueue(
     queue: str,

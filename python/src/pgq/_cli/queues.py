@@ -59,7 +59,7 @@ async def queues(client: Client) -> None:
 
 
 _SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("max-attempts", int, "Tries until a job is dead; 20."),
+    ("max-attempts", int, "Attempts until a job is dead; 20."),
     ("backoff-base", params.duration, "The wait after the first failed try; 1s."),
     ("backoff-factor", float, "By which the wait grows with every try; 2."),
     ("backoff-max", params.duration, "The longest wait; 1h."),

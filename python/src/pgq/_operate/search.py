@@ -101,7 +101,12 @@ class Search:
             before: only jobs below this id.
             depth: how many ids are looked at; None: all.
         """
-        top = await self._top_id() if before is None else before - 1
+        if before is not None and before <= self.known:
+            top = before - 1
+        else:
+            # From far above all jobs, the way down to them would take many steps.
+            top = await self._top_id()
+            top = top if before is None else min(top, before - 1)
         last = 0 if depth is None else max(top - depth, 0)
         self.low, step = top, _FIRST_STEP
         while limit and self.low > last:

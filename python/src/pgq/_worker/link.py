@@ -60,7 +60,7 @@ class Outage:
         self._lock = threading.Lock()
         self._told: dict[object, float] = {}  # when, by the kind of error
         self._begun = self._failed = self._worked = 0.0  # the first, the last, the first after that
-        self._tries = 0
+        self._attempts = 0
 
     def failed(self, text: str, exc: BaseException, pause: float) -> None:
         """Note that something has failed, and is tried again after a pause of so many seconds."""
@@ -71,9 +71,9 @@ class Outage:
         # Of all that means that there is no connection, one.
         kind = "" if is_silent(root) or _state(root).startswith("57P") else type(root)
         with self._lock:
-            if not self._tries:
+            if not self._attempts:
                 self._begun = now
-            self._tries += 1
+            self._attempts += 1
             self._failed, self._worked = now, 0.0
             is_new = kind not in self._told or now - max(self._told.values()) >= _REMINDER_SECONDS
             if is_new:
@@ -89,13 +89,13 @@ class Outage:
 
     def worked(self) -> None:
         """Note that the server has answered."""
-        if self._tries and not self._worked:
+        if self._attempts and not self._worked:
             self._worked = time.monotonic()
 
     def lost_for(self) -> float | None:
         """Return for how many seconds nothing has worked, since something failed."""
         with self._lock:
-            is_lost = self._tries and not self._worked
+            is_lost = self._attempts and not self._worked
             return time.monotonic() - self._begun if is_lost else None
 
     def look(self) -> None:
@@ -103,14 +103,14 @@ class Outage:
         with self._lock:
             if not self._worked or time.monotonic() - self._failed < _CALM_SECONDS:
                 return
-            seconds, tries = self._worked - self._begun, self._tries
-            self._tries, self._worked = 0, 0.0
+            seconds, failed = self._worked - self._begun, self._attempts
+            self._attempts, self._worked = 0, 0.0
             self._told.clear()
         log.info(
-            "%s after %.1f s; tries that failed: %d",
+            "%s after %.1f s; failed attempts: %d",
             self._recovered,
             seconds,
-            tries,
+            failed,
             extra=about_worker(self._worker),
         )
 

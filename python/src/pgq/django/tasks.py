@@ -56,7 +56,7 @@ class PgqBackend(BaseTaskBackend):
 
     Options:
         database: the alias of the database; "default" by default.
-        max_attempts: tries of each task; None (the default) takes the queue's.
+        max_attempts: attempts of each task; None (the default) takes the queue's.
         atomic: run each task in a transaction in which its job is completed, too: what it writes to
             the database happens exactly once. Such tasks are no coroutine functions.
     """
