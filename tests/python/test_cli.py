@@ -471,7 +471,7 @@ def test_numbers_that_no_float_keeps_are_shown_as_they_are(pgq: Cli) -> None:
 
 
 def test_an_argument_that_the_server_refuses_does_not_mean_that_it_is_away(pgq: Cli) -> None:
-    assert "out of int64 range" in pgq.fails(1, "jobs", "--before", "9" * 20)
+    assert "out of int64 range" in pgq.fails(1, "job", "9" * 20)
 
 
 @pytest.mark.once
