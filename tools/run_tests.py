@@ -4,7 +4,7 @@
         [--only sql|python|site|clients] [--install extension|upgraded|script] [-- argument ...]
 
 On the versions of --sql the pgTAP suite runs, on 14 and 17 in other surroundings: settings, locale
-and way of installation. The pytest suite runs in four parts. Four suites run at a time. Each
+and way of installation. The pytest suite runs in six parts. Four suites run at a time. Each
 prints one line as it ends; at the end come the failures in full, how to run only those, and the
 counts. What a suite prints goes to a file in .cache/log; one that runs alone prints it, too.
 Arguments after `--` go to pg_prove or pytest; with a file among them only that one runs. A skipped
@@ -109,7 +109,7 @@ class Surroundings:
 
 
 _AT_A_TIME = 4
-_PARTS = 4
+_PARTS = 6
 
 _USUAL = Surroundings()
 _UNUSUAL = {
@@ -263,25 +263,16 @@ def _runs(suite: str, version: int, arguments: Sequence[str], once: str | None) 
         chosen = "" if arguments else "not long"
         is_due = version == _NEWEST
         return [partial(run_pytest, SITE, version, arguments, chosen)] if is_due else []
-    each, newest = "not once and not constant", "once or constant"
-    if once == "not":
-        newest = "constant or (once and server)"
-    marks = [each]
+    mark = "not once and not constant"
     if once == "only":
-        marks = ["once and not server and not constant"]
+        mark = "once and not server and not constant"
     elif version == _NEWEST:
-        marks = [""] if arguments else [each, newest]
+        mark = "not once or constant or server" if once == "not" else ""
     parts = [arguments] if arguments else _python_parts()
-    return _parts(version, marks, parts)
-
-
-def _parts(version: int, marks: Sequence[str], parts: Sequence[Sequence[str]]) -> list[Run]:
-    runs = [(part, mark) for mark in marks for part in parts]
-    numbers = range(1, len(runs) + 1)
-    names = [f" {number} of {len(runs)}" if len(runs) > 1 else "" for number in numbers]
+    names = [f" {number} of {len(parts)}" for number in range(1, len(parts) + 1)]
     return [
-        partial(run_pytest, PYTHON, version, *run, part=name)
-        for run, name in zip(runs, names, strict=True)
+        partial(run_pytest, PYTHON, version, part, mark, part=name if len(parts) > 1 else "")
+        for part, name in zip(parts, names, strict=True)
     ]
 
 

@@ -278,18 +278,20 @@ async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(
         assert entries < 25 * jobs, entries / jobs
 
 
-@pytest.mark.parametrize("condition", ["", " and state = 'dead'", " and state = 'ready'"])
-async def test_the_newest_jobs_of_a_queue_are_seen_at_once(a: Connection, condition: str) -> None:
-    newest = f"select * from pgq_jobs where queue = 'default'{condition} order by id desc limit 10"
+async def test_the_newest_jobs_of_a_queue_are_seen_at_once(a: Connection) -> None:
+    newest = [
+        f"select * from pgq_jobs where queue = 'default'{condition} order by id desc limit 10"
+        for condition in ("", " and state = 'dead'", " and state = 'ready'")
+    ]
     fail = "select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue($1) d"
     await enqueue(a, 1000)
     await a.execute(fail, 500)
-    await a.fetch(newest)  # a session reads the catalog first
-    few = await pages(a, newest)
+    await a.fetch(newest[0])  # a session reads the catalog first
+    few = [await pages(a, statement) for statement in newest]
     await enqueue(a, 20000)
     await a.execute(fail, 10000)
-    many = await pages(a, newest)
-    assert many <= 3 * few
+    many = [await pages(a, statement) for statement in newest]
+    assert all(more <= 3 * less for more, less in zip(many, few, strict=True)), (few, many)
 
 
 @pytest.mark.xfail(
