@@ -46,14 +46,21 @@ comment on function _shard_of(bigint) is
 
 create function _shard_of_key(key text, also integer default null)
 returns integer
-language sql
+language plpgsql
 stable
 as $$
-select s.shard
-  from pgq_proxy._shards() s
- where key is not null and (not s.is_drained or s.shard = also)
- order by md5(s.shard || ' ' || key) collate "C"
- limit 1
+begin
+    if key is null then
+        return null;
+    end if;
+    return (
+        select s.shard
+          from pgq_proxy._shards() s
+         where not s.is_drained or s.shard = also
+         order by md5(s.shard || ' ' || key) collate "C"
+         limit 1
+    );
+end
 $$;
 comment on function _shard_of_key(text, integer) is
 'The shard of a key; null for null.
@@ -65,12 +72,15 @@ key moves.
 
 create function _next_shard()
 returns integer
-language sql
+language plpgsql
 as $$
-select (array_agg(s.shard order by s.shard))[1 + v.turn % count(*)]
-  from nextval('pgq_proxy._turn') v (turn), pgq_proxy._shards() s
- where not s.is_drained
- group by v.turn
+declare
+    v_shards constant integer[] := array(
+        select s.shard from pgq_proxy._shards() s where not s.is_drained order by s.shard
+    );
+begin
+    return v_shards[1 + nextval('pgq_proxy._turn') % cardinality(v_shards)];
+end
 $$;
 comment on function _next_shard() is 'The shard that has its turn to get a job.';
 
@@ -455,22 +465,23 @@ begin
     elsif v_route = 'turn' then
         perform pgq_proxy._create(v_head, 'plpgsql', pgq_proxy._body_of_turn(v_names));
     else
-        perform pgq_proxy._create(v_head, 'sql', format(
-            '%sselect %s from pgq_proxy.%I(%s) c',
+        perform pgq_proxy._create(v_head, 'plpgsql', format(
+            'begin %s%s from pgq_proxy.%I(%s) c%s; end',
             case when 'max_active' = any (f.names)
-                 then 'select pgq_proxy._tell_of_limits(max_active, rate_limit, max_ready); ' end,
-            case when f.is_set then 'c.*'
-                 when v_route = 'name' then 'c'
-                 when f.result = 'boolean' then 'coalesce(bool_or(c), false)'
-                 when f.result = 'bigint' then 'sum(c)::bigint'
-                 else 'count(*)' end,
+                 then 'perform pgq_proxy._tell_of_limits(max_active, rate_limit, max_ready); ' end,
+            case when f.is_set then 'return query select c.*'
+                 when f.result = 'void' then 'perform count(*)'
+                 when v_route = 'name' then 'return (select c'
+                 when f.result = 'boolean' then 'return (select coalesce(bool_or(c), false)'
+                 else 'return (select sum(c)::bigint' end,
             '_' || f.name,
             concat_ws(
                 ', ', case when v_route = 'name' then 'pgq_proxy._shard_of_schedule(name)' end,
                 -- PL/Proxy does not split null.
                 regexp_replace(v_names, '\m(results|checkpoints)\M',
                                'coalesce(\1, array_fill(null::jsonb, array[cardinality(ids)]))')
-            )
+            ),
+            case when not f.is_set and f.result <> 'void' then ')' end
         ));
     end if;
 end
