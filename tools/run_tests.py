@@ -277,10 +277,11 @@ def _runs(suite: str, version: int, arguments: Sequence[str], once: str | None) 
 
 
 def _python_parts() -> list[list[str]]:
-    """Return the files of the pytest suite in parts, so small that none runs alone for long."""
+    """Return the files of the pytest suite in parts, those with the most text first."""
     files = sorted((bootstrap.ROOT / "tests" / "python").glob("test_*.py"))
-    names = [str(file.relative_to(bootstrap.ROOT)) for file in files]
-    return [names[first::_PARTS] for first in range(_PARTS)]
+    parts = [files[first::_PARTS] for first in range(_PARTS)]
+    parts.sort(key=lambda part: -sum(file.stat().st_size for file in part))
+    return [[str(file.relative_to(bootstrap.ROOT)) for file in part] for part in parts]
 
 
 def _run_sql_around(version: int, arguments: Sequence[str], *, aloud: bool) -> Outcome:
