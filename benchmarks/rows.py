@@ -12,26 +12,22 @@ import asyncio
 from collections.abc import Sequence
 from unittest.mock import patch
 
-import asyncpg
 from pgq import _rows
-from pgq._rows import jobs_of
 from pgserver import Server
 
-from benchmarks.shards import WIDTH, cost, show
+from benchmarks.shards import WIDTH, cost, pool_of, show
 
 
 def called(
     kind: type[_rows.JobT], rows: Sequence[_rows.Row], loads: _rows.Loads
 ) -> list[_rows.JobT]:
     """Return a job of each row, made anew by a call of its class."""
-    return [kind(**vars(job)) for job in jobs_of(kind, rows, loads)]
+    return [kind(**vars(job)) for job in _rows.jobs_of(kind, rows, loads)]
 
 
 async def run(server: Server, jobs: int, rounds: int) -> None:
     """Measure, and print the row."""
-    async with asyncpg.create_pool(
-        host=server.host, port=server.port, user=server.user, database=server.database
-    ) as pool:
+    async with pool_of(server) as pool:
         pairs: list[tuple[float, float]] = []
         for _ in range(rounds):
             _, own = await cost([server], [pool], jobs, WIDTH)

@@ -35,6 +35,13 @@ async def handle(job: pgq.Job[int]) -> None:
     """Do nothing."""
 
 
+def pool_of(server: Server) -> "asyncpg.Pool[Any]":
+    """Return a pool of the database of a server, to be opened."""
+    return asyncpg.create_pool(
+        host=server.host, port=server.port, user=server.user, database=server.database
+    )
+
+
 async def fill(pools: Pools, jobs: int) -> None:
     """Share jobs between the databases."""
     for number, first in enumerate(range(0, jobs, STEP)):
@@ -90,15 +97,7 @@ async def run(servers: Sequence[Server], jobs: int, calls: int, rounds: int) -> 
     *shards, _ = servers
     async with AsyncExitStack() as stack:
         pools: list[asyncpg.Pool[Any]] = [
-            await stack.enter_async_context(
-                asyncpg.create_pool(
-                    host=server.host,
-                    port=server.port,
-                    user=server.user,
-                    database=server.database,
-                )
-            )
-            for server in servers
+            await stack.enter_async_context(pool_of(server)) for server in servers
         ]
         front = pools.pop()
         print(f"{'us of CPU a job':32}{'one':>8}{'three':>8}{'ratio':>7}")

@@ -280,7 +280,7 @@ def _python_parts() -> list[list[str]]:
     """Return the files of the pytest suite in parts, those with the most text first."""
     files = sorted((bootstrap.ROOT / "tests" / "python").glob("test_*.py"))
     parts = [files[first::_PARTS] for first in range(_PARTS)]
-    parts.sort(key=lambda part: -sum(file.stat().st_size for file in part))
+    parts.sort(key=lambda part: sum(file.stat().st_size for file in part), reverse=True)
     return [[str(file.relative_to(bootstrap.ROOT)) for file in part] for part in parts]
 
 

@@ -5,6 +5,10 @@
  * To run it again replaces all of it. What there is comes from the catalog of shard 0.
  *
  * Each call of a shard is a transaction of its own, which a rollback here does not undo.
+ *
+ * On the way of an enqueue, a claim or a completion, functions are in PL/pgSQL even where SQL would
+ * do: a session keeps their plans. A function in SQL that is not inlined is parsed and planned for
+ * each statement anew: so an enqueue took 2.9 times a direct call, where it takes 2.0 times.
  */
 
 \set ON_ERROR_STOP on

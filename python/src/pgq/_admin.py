@@ -53,8 +53,8 @@ class Admin(Calls):
         Args:
             name: of the queue.
             max_attempts: attempts until a job is dead.
-            backoff_base: the wait after the first failed try.
-            backoff_factor: by which the wait grows with every try.
+            backoff_base: the wait after the first failed attempt.
+            backoff_factor: by which the wait grows with every attempt.
             backoff_max: the longest wait.
             keep_completed: how long completed jobs are kept; zero keeps none.
             keep_dead: how long dead and cancelled jobs are kept.

@@ -397,7 +397,7 @@ class Queue(Calls):
         cancel: bool = False,
         connection: Connection | None = None,
     ) -> FailOutcome | None:
-        """End a try of a job without success.
+        """End an attempt of a job without success.
 
         Args:
             receipt: the job, or its (id, token).

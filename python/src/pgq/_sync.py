@@ -138,7 +138,7 @@ class SyncQueue:
         retryable: bool = True,
         cancel: bool = False,
     ) -> FailOutcome | None:
-        """End a try of a job without success, as `pgq.Queue.fail` does."""
+        """End an attempt of a job without success, as `pgq.Queue.fail` does."""
         return finish(
             self._queue.fail(receipt, error, retry_in=retry_in, retryable=retryable, cancel=cancel)
         )

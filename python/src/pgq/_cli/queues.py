@@ -60,8 +60,8 @@ async def queues(client: Client) -> None:
 
 _SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("max-attempts", int, "Attempts until a job is dead; 20."),
-    ("backoff-base", params.duration, "The wait after the first failed try; 1s."),
-    ("backoff-factor", float, "By which the wait grows with every try; 2."),
+    ("backoff-base", params.duration, "The wait after the first failed attempt; 1s."),
+    ("backoff-factor", float, "By which the wait grows with every attempt; 2."),
     ("backoff-max", params.duration, "The longest wait; 1h."),
     ("keep-completed", params.duration, "How long completed jobs are kept; 1d, 0 for not at all."),
     ("keep-dead", params.duration, "How long dead and cancelled jobs are kept; 30d."),

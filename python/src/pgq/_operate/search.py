@@ -17,6 +17,7 @@ _FIRST_STEP: Final = 1000  # ids that are looked at at once; doubled while that 
 _QUICK_SECONDS: Final = 0.3
 _MOST_MILLISECONDS: Final = 1000  # of a statement; then it is tried again with less ids
 _FEWER: Final = 16
+_LARGEST: Final = 2**63 - 1
 _PAGE: Final = 10_000  # jobs that are fetched at once
 
 
@@ -101,12 +102,10 @@ class Search:
             before: only jobs below this id.
             depth: how many ids are looked at; None: all.
         """
-        if before is not None and before <= self.known:
-            top = before - 1
-        else:
-            # From far above all jobs, the way down to them would take many steps.
-            top = await self._top_id()
-            top = top if before is None else min(top, before - 1)
+        top = _LARGEST if before is None else before - 1
+        # From far above all jobs, the way down to them would take many steps.
+        if top >= self.known:
+            top = min(top, await self._top_id())
         last = 0 if depth is None else max(top - depth, 0)
         self.low, step = top, _FIRST_STEP
         while limit and self.low > last:

@@ -191,7 +191,7 @@ class Link:
         return connection
 
     def shut_for(self) -> float:
-        """Return for how many seconds there will be no other try to connect, whoever calls."""
+        """Return for how many seconds there will be no other attempt to connect, whoever calls."""
         return self._opens_at - time.monotonic()
 
     def may_recover(self, exc: Exception, pause: float, *, anyway: bool = False) -> bool:

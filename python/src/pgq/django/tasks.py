@@ -50,9 +50,9 @@ _CAUSED: Final = "\nThe above exception was the direct cause of the following ex
 class PgqBackend(BaseTaskBackend):
     """Tasks as jobs of pgq, on a database of Django.
 
-    A task that fails is tried again as its queue is configured; it has failed when no try is left.
-    Its result is kept for the queue's `keep_completed`. The role needs the privileges "enqueue"
-    and "observe" on the queues.
+    A task that fails is tried again as its queue is configured; it has failed when no attempt is
+    left. Its result is kept for the queue's `keep_completed`. The role needs the privileges
+    "enqueue" and "observe" on the queues.
 
     Options:
         database: the alias of the database; "default" by default.
