@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -607,6 +608,45 @@ async def test_a_schedule_stays_where_it_is_when_a_shard_comes(
         assert [len(await pool.fetch(query)) for pool in pools] == [0, 0, 1]
         with pytest.raises(asyncpg.NullValueNotAllowedError):
             await front.execute("select pgq_schedule(null, '@daily')")
+
+
+async def test_a_schedule_enqueues_to_all_shards_as_the_documentation_shows(
+    front: Connection, fresh: list[Server], pools: list[asyncpg.Pool[Any]]
+) -> None:
+    [command] = [text for text in snippets(PAGE, "sql") if "pgq_schedule(" in text]
+    [program] = [text for text in snippets(PAGE, "python") if "pgq_scheduled_at" in text]
+    shop: dict[str, Any] = {"asyncpg": asyncpg, "pgq": pgq}
+    exec(program.replace("postgresql://front.internal/front", url_of(dsn_of(fresh[-1]))), shop)
+    await front.execute(command)
+    await front.execute("select pgq_configure_queue('nightly', backoff_base => '0.1 seconds')")
+    job_id = await pgq.Admin(front, schema=FRONT).run_schedule("invoices")
+    assert job_id is not None
+    home = pools[job_id >> 48]
+    # The last one: the others have their jobs already when it refuses.
+    down = fresh[max({0, 1, 2} - {job_id >> 48})]
+    shard_of = {
+        name: await front.fetchval("select _shard_of_key($1)", name) for name in shop["CUSTOMERS"]
+    }
+
+    async def was_retried() -> bool:
+        return bool(await home.fetchval("select attempt > 1 from pgq_get($1)", job_id))
+
+    async def is_done() -> bool:
+        return bool(await home.fetchval("select state = 'completed' from pgq_get($1)", job_id))
+
+    down.stop("kill")
+    task = asyncio.create_task(shop["worker"].run(pools=pools, handle_signals=False))
+    await until(was_retried)
+    await asyncio.to_thread(down.start)
+    await until(is_done)
+    shop["worker"].stop()
+    await within(task)
+
+    rows = await front.fetch("select id, payload from pgq_jobs where queue = 'invoices'")
+    assert sorted(shard_of.values()) == [0, 1, 2]
+    assert sorted((json.loads(row["payload"])["customer"], row["id"] >> 48) for row in rows) == (
+        sorted(shard_of.items())
+    )
 
 
 async def test_the_views_of_the_front_gather(

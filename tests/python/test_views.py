@@ -192,11 +192,16 @@ async def test_workers_that_are_gone_are_told_from_those_that_work(dsn: Dsn, a: 
         )
         return [tuple(row) for row in rows]
 
+    async def bob_has_none() -> bool:
+        await maintain(a)
+        return [row[0] for row in await holders()] == ["ann"]
+
     await enqueue(a, 10)
     async with sessions(dsn, 2) as (ann, bob):
         pids = [ann.get_server_pid(), bob.get_server_pid()]
         await ann.fetch(call, 2, "1 hour", "ann")
         await bob.fetch(call, 1, "1 ms", "bob")
+        await until(bob_has_none)
         await bob.fetch(call, 3, "1 hour", "bob")
         assert await holders() == [("ann", 2, 0, pids[0], False), ("bob", 3, 0, pids[1], False)]
         await a.execute("select pg_terminate_backend($1, 5000)", pids[1])
