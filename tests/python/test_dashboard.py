@@ -323,6 +323,15 @@ async def test_a_page_without_a_database_tries_again_by_itself() -> None:
         page = await site.get("/", status=503)
         assert "The database does not answer" in page.text
         assert site.answers[-1].headers["refresh"] == "5"
+        answer = await site.post("/do", status=503, form="any")
+        assert "refresh" not in answer.headers, "it would send the form again"
+
+
+def test_each_input_has_an_id_that_keeps_what_is_typed_when_a_page_is_renewed() -> None:
+    for template in (Path(dashboard.__file__).parent / "templates").glob("*.html"):
+        inputs = re.findall(r"<(?:input|select|textarea) [^>]*>", template.read_text("utf-8"))
+        for tag in inputs if template.name != "login.html" else []:  # which is never renewed
+            assert " id=" in tag or 'type="hidden"' in tag, (template.name, tag)
 
 
 async def test_a_database_without_pgq_and_a_role_without_a_privilege_are_told_what_helps(

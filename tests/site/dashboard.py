@@ -24,6 +24,10 @@ TEMPLATE = "pgq_template"
 
 _numbers = itertools.count(1)
 
+# What a page counts, and whether it has counted enough.
+_COUNT = "(event) => { window.seen = 0; document.addEventListener(event, () => window.seen++); }"
+_IS_SEEN = "(times) => window.seen >= times"
+
 # A role that may log in for each test that needs one; its password is its name.
 _ROLE = """
     create role {role} login password '{role}';
@@ -128,6 +132,11 @@ class Window:
     def is_live(self) -> None:
         """Wait until the page renews itself."""
         expect(self.pulse).to_have_text("live")
+
+    def sees(self, event: str, times: int = 1) -> None:
+        """Wait until the page has had an event of its script so many times."""
+        self.page.evaluate(_COUNT, event)
+        self.page.wait_for_function(_IS_SEEN, arg=times)
 
     def close(self) -> None:
         """Close the window."""

@@ -29,6 +29,51 @@ def test_what_is_open_stays_open(dashboard: Dashboard) -> None:
     expect(job.page.locator("details pre")).to_be_visible()
 
 
+def test_what_is_typed_stays(dashboard: Dashboard) -> None:
+    dashboard.sql("select pgq_enqueue('1')")
+    dashboard.shows("/jobs", "/job/1")
+    window = dashboard.open("/jobs")
+    window.is_live()
+    queue = window.page.get_by_label("To queue", exact=True)
+    queue.fill("default")
+    window.page.get_by_label("Select job 1", exact=True).check()
+    window.sees("htmx:after:swap", 3)
+    expect(queue).to_have_value("default")
+    expect(window.page.get_by_label("Select job 1", exact=True)).to_be_checked()
+
+
+def test_an_answer_that_comes_while_somebody_types_is_left(dashboard: Dashboard) -> None:
+    dashboard.sql("select pgq_enqueue('1')")
+    dashboard.shows("/jobs", "/job/1")
+    window = dashboard.open("/jobs")
+    window.is_live()
+    queue = window.page.get_by_label("To queue", exact=True)
+
+    def type_meanwhile(route: Route) -> None:
+        answer = route.fetch()
+        queue.fill("default")
+        route.fulfill(response=answer)
+
+    window.page.route("**/jobs", type_meanwhile, times=1)
+    window.sees("htmx:before:swap")
+    window.page.evaluate("new Promise(requestAnimationFrame)")
+    expect(queue).to_have_value("default")
+
+
+def test_a_refusal_is_told_once(dashboard: Dashboard) -> None:
+    dashboard.sql("select pgq_enqueue('1')")
+    dashboard.shows("/jobs", "/job/1")
+    window = dashboard.open("/jobs")
+    posts: list[str] = []
+    window.page.on("request", lambda request: posts.append(request.method))
+    window.page.get_by_label("Select job 1", exact=True).check()
+    window.press("Move selected…")
+    expect(window.page.get_by_role("heading", level=1)).to_have_text("Bad Request")
+    window.sees("pgq:tick", 3)
+    assert posts.count("POST") == 1
+    dashboard.problems.clear()  # the browser tells of the 400
+
+
 def test_an_answer_of_a_proxy_leaves_the_page_as_it_is(dashboard: Dashboard) -> None:
     window = dashboard.open("/jobs")
     window.is_live()

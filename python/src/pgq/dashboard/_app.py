@@ -277,8 +277,9 @@ class _Dashboard:
             status=status,
             here=local_path(request.url.path) or f"{base_of(request)}/",
         )
-        is_away = status == HTTPStatus.SERVICE_UNAVAILABLE
-        return HTMLResponse(page, status, {"Refresh": "5"} if is_away else None)
+        # The answer to a form is not loaded again: that could send the form again.
+        returns = status == HTTPStatus.SERVICE_UNAVAILABLE and request.method != "POST"
+        return HTMLResponse(page, status, {"Refresh": "5"} if returns else None)
 
     async def _no_page(self, request: Request, exc: Exception) -> Response:
         del exc
