@@ -30,11 +30,11 @@ async def run(server: Server, jobs: int, rounds: int) -> None:
     async with pool_of(server) as pool:
         pairs: list[tuple[float, float]] = []
         for _ in range(rounds):
-            _, own = await cost([server], [pool], jobs, WIDTH)
+            _, own, _ = await cost([server], [pool], jobs, WIDTH)
             with patch("pgq._queue.jobs_of", called):
-                _, other = await cost([server], [pool], jobs, WIDTH)
+                _, other, _ = await cost([server], [pool], jobs, WIDTH)
             pairs.append((own, other))
-        print(f"{'us of CPU a job':32}{'pgq':>8}{'called':>8}{'ratio':>7}")
+        print(f"{'us of CPU a job':36}{'pgq':>8}{'called':>8}{'ratio':>7}")
         show("worker", pairs)
 
 

@@ -1,16 +1,18 @@
 """What several databases cost: CPU for each job, and calls of their front beside direct ones.
 
-    PYTHONPATH=tools .venv/bin/python -m benchmarks.shards [--jobs 20000] [--calls 500] [--rounds 5]
+    PYTHONPATH=tools .venv/bin/python -m benchmarks.shards [--jobs 50000] [--calls 500] [--rounds 5]
 
-The first table: a worker works off so many jobs of one database, then of three that share them, by
-turns; once with the same concurrency for each database, once with the same in all, where claims
-take a third of the jobs. The CPU is that of all processes of the servers, and that of the worker,
-this process. The second table: one client calls a shard, and the front, by turns. Calls that write
+The first table: a worker works off so many jobs, and a tenth of them, of one database, then of
+three that share them, by turns; once with the same concurrency for each database, once with the
+same in all, where claims take a third of the jobs. The CPU is that of all processes of the servers,
+and that of the worker, this process. What the two runs differ by is the cost of jobs, without that
+of a start. The second table: one client calls a shard, and the front, by turns. Calls that write
 wait for the disk. Figures are medians over the rounds; the last column is the median of the ratios.
 """
 
 import argparse
 import asyncio
+import operator
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,6 +29,7 @@ from benchmarks.watch import cpu_seconds
 FRONT = "pgq_proxy"
 STEP = 100
 WIDTH = 30  # the concurrency
+FIGURES = ("servers, us of CPU a job", "worker, us of CPU a job", "jobs a transaction")
 
 Pools = Sequence["asyncpg.Pool[Any]"]
 
@@ -49,17 +52,36 @@ async def fill(pools: Pools, jobs: int) -> None:
         await pgq.Queue(pool).enqueue_many(list(range(first, first + STEP)))
 
 
-async def cost(
+async def transactions(pools: Pools) -> int:
+    """Return how many transactions have written in some databases."""
+    query = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    return sum([await pool.fetchval(query) for pool in pools])
+
+
+async def used(
     servers: Sequence[Server], pools: Pools, jobs: int, concurrency: int
-) -> tuple[float, float]:
-    """Return the microseconds of CPU a job, of the servers and of the worker."""
+) -> tuple[float, float, int]:
+    """Return the seconds of CPU of servers and worker for so many jobs, and the transactions."""
     await fill(pools, jobs)
     worker = pgq.Worker()
     worker.handler("default", concurrency=concurrency, prefetch=10 * concurrency)(handle)
+    first = await transactions(pools)
     before, own = sum(map(cpu_seconds, servers)), time.process_time()
     await worker.run_until_idle(pools=pools)
     own = time.process_time() - own
-    return (sum(map(cpu_seconds, servers)) - before) / jobs * 1e6, own / jobs * 1e6
+    return sum(map(cpu_seconds, servers)) - before, own, await transactions(pools) - first
+
+
+async def cost(
+    servers: Sequence[Server], pools: Pools, jobs: int, concurrency: int
+) -> tuple[float, float, float]:
+    """Return the figures of a round, in the order of `FIGURES`."""
+    few = jobs // 10
+    small = await used(servers, pools, few, concurrency)
+    large = await used(servers, pools, jobs, concurrency)
+    of_servers, of_worker, written = map(operator.sub, large, small)
+    more = jobs - few
+    return of_servers / more * 1e6, of_worker / more * 1e6, more / written
 
 
 async def enqueue(queue: pgq.Queue) -> None:
@@ -100,8 +122,10 @@ async def run(servers: Sequence[Server], jobs: int, calls: int, rounds: int) -> 
             await stack.enter_async_context(pool_of(server)) for server in servers
         ]
         front = pools.pop()
-        print(f"{'us of CPU a job':32}{'one':>8}{'three':>8}{'ratio':>7}")
-        for title, width in (("same for each", WIDTH * len(shards)), ("same in all", WIDTH)):
+        for title, width in (
+            ("the same concurrency for each", WIDTH * len(shards)),
+            ("the same in all", WIDTH),
+        ):
             costs = [
                 (
                     await cost(shards[:1], pools[:1], jobs, WIDTH),
@@ -109,9 +133,10 @@ async def run(servers: Sequence[Server], jobs: int, calls: int, rounds: int) -> 
                 )
                 for _ in range(rounds)
             ]
-            for name, part in (("servers", 0), ("worker", 1)):
-                show(f"{name}, {title}", [(one[part], three[part]) for one, three in costs])
-        print(f"\n{'ms a call':32}{'direct':>8}{'front':>8}{'ratio':>7}")
+            print(f"{title:36}{'one':>8}{'three':>8}{'ratio':>7}")
+            for part, name in enumerate(FIGURES):
+                show(name, [(one[part], three[part]) for one, three in costs])
+        print(f"\n{'ms a call':36}{'direct':>8}{'front':>8}{'ratio':>7}")
         queues = pgq.Queue(pools[0]), pgq.Queue(front, schema=FRONT)
         for name, call in CALLS.items():
             for queue in queues:
@@ -132,13 +157,13 @@ def show(name: str, pairs: Sequence[tuple[float, float]]) -> None:
     """Print a row."""
     first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(other / one for one, other in pairs)
-    print(f"{name:32}{first:8.2f}{second:8.2f}{ratio:7.2f}", flush=True)
+    print(f"{name:36}{first:8.2f}{second:8.2f}{ratio:7.2f}", flush=True)
 
 
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--jobs", type=int, default=50_000)
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
