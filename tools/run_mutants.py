@@ -10,9 +10,9 @@ execute their functions. What tests/mutants/equivalent.toml lists as equivalent 
 
 Which file executes which function the server counts (track_functions) while all files run once on
 functions that differ from the real ones in an empty line. A file that fails then reads the text of
-functions and takes no part. Results are appended to a file in .cache/mutants as they come: a run
-that was stopped goes on, also after a change of other functions. --again runs those with a status
-once more, with new tests.
+functions and takes no part. Results are appended to tests/mutants/results.jsonl as they come: a run
+that was stopped goes on, on another machine, too, and after a change of other functions. --again
+runs those with a status once more, with new tests.
 """
 
 import argparse
@@ -43,6 +43,7 @@ from pginstall import CHANGE
 from pgserver import Server, ServerError
 
 EQUIVALENT = bootstrap.ROOT / "tests" / "mutants" / "equivalent.toml"
+RESULTS = EQUIVALENT.with_name("results.jsonl")
 CACHE = bootstrap.CACHE / "mutants"
 # How many times as long as without mutants a file may take, and at least how many seconds.
 _SLACK = 20
@@ -71,12 +72,9 @@ class Result:
     """What became of a mutant."""
 
     key: str
-    name: str
-    operator: str
     status: str  # killed, survived, invalid
+    stage: str  # sql, python
     by: str
-    seconds: float
-    stage: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +99,13 @@ class Results:
     def add(self, result: Result) -> None:
         """Keep a result, on disk at once."""
         self.by_key[result.key] = result
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
+            file.write(_line(result))
+
+    def forget(self, made: Sequence[Mutant]) -> None:
+        """Keep the last result of each mutant that there is, and no other."""
+        kept = sorted({mutant.key for mutant in made} & self.by_key.keys())
+        self._path.write_text("".join(_line(self.by_key[key]) for key in kept), encoding="utf-8")
 
 
 class PgTap:
@@ -145,7 +147,6 @@ class PgTap:
 
     def judge(self, mutant: Mutant, files: Sequence[File], least: float = _LEAST) -> Result:
         """Run files on a mutant until one fails."""
-        start = time.monotonic()
         status, by = "survived", f"{len(files)} files"
         self._copy("template", "mutant")
         try:
@@ -166,7 +167,7 @@ class PgTap:
                     status, by = "killed", f"{file.name}: {failure}"
                     break
         self._server.psql("drop database mutant with (force)")
-        return _result(mutant, status, by, time.monotonic() - start, "sql")
+        return _result(mutant, status, "sql", by)
 
     def _copy(self, template: str, name: str) -> None:
         self._server.psql(f"create database {name} template {template} strategy file_copy")
@@ -224,7 +225,6 @@ class Pytest:
 
     def judge(self, mutant: Mutant, files: Sequence[File]) -> Result:
         """Run tests on a mutant until one fails, and again by itself."""
-        start = time.monotonic()
         self._change.write_text(mutant.sql)
         status, by = "survived", f"{len(files)} tests"
         left = [file.name for file in files]
@@ -236,7 +236,7 @@ class Pytest:
                 status, by = "killed", failure
                 break
             left = left[left.index(failed) + 1 :]
-        return _result(mutant, status, by, time.monotonic() - start, "python")
+        return _result(mutant, status, "python", by)
 
     def _run(self, tests: Sequence[str], limit: float | None, **variables: str) -> tuple[str, str]:
         """Run tests up to the first failure; return that and the name of the test, or nothing."""
@@ -278,11 +278,12 @@ def main() -> int:
     parser.add_argument("--summary", action="store_true", help="print the results")
     options = parser.parse_args()
     script = read_script()
-    chosen = choose(mutants.make_mutants(script), options.only, options.sample, options.seed)
+    made = mutants.make_mutants(script)
+    chosen = choose(made, options.only, options.sample, options.seed)
     if options.list:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
-    results = Results(CACHE / "results.jsonl")
+    results = Results(RESULTS)
     equivalent = read_equivalent(EQUIVALENT)
     if not options.summary:
         todo = [
@@ -295,6 +296,7 @@ def main() -> int:
         todo = [mutant for mutant in todo if mutant.name not in equivalent]
         run = run_pytest if options.python else run_pgtap
         run(todo, script, results, Run(jobs=options.jobs, tests=re.compile(options.tests)))
+        results.forget(made)
     print(summary(chosen, results, equivalent))
     return 1 if survivors(chosen, results, equivalent) else 0
 
@@ -486,16 +488,12 @@ def survivors(
     ]
 
 
-def _result(mutant: Mutant, status: str, by: str, seconds: float, stage: str) -> Result:
-    return Result(
-        key=mutant.key,
-        name=mutant.name,
-        operator=mutant.operator,
-        status=status,
-        by=by[:300],
-        seconds=round(seconds, 2),
-        stage=stage,
-    )
+def _result(mutant: Mutant, status: str, stage: str, by: str) -> Result:
+    return Result(key=mutant.key, status=status, stage=stage, by=by[:100])
+
+
+def _line(result: Result) -> str:
+    return json.dumps(asdict(result)) + "\n"
 
 
 def _killer(result: Result) -> str:

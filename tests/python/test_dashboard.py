@@ -115,7 +115,7 @@ async def test_the_overview_has_rates_the_oldest_age_and_a_line_of_each_queue(
 
     async def are_drawn() -> bool:
         await site.get("/")
-        shown = re.findall(r'<tr id="queue-\d+".*?</tr>', site.answers[-1].text, re.DOTALL)
+        shown = re.findall(r'<tr id="queue:\w+".*?</tr>', site.answers[-1].text, re.DOTALL)
         rows.update(zip(("default", "quiet"), map(Page, shown), strict=True))
         return all("title" in dict(row.elements) for row in rows.values()) and (
             "now 2" in rows["default"].text
@@ -325,6 +325,7 @@ async def test_a_page_without_a_database_tries_again_by_itself() -> None:
         assert site.answers[-1].headers["refresh"] == "5"
         answer = await site.post("/do", status=503, form="any")
         assert "refresh" not in answer.headers, "it would send the form again"
+        assert 'href="/"' in answer.text, "the form has no page"
 
 
 def test_each_input_has_an_id_that_keeps_what_is_typed_when_a_page_is_renewed() -> None:

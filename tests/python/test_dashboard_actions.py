@@ -84,6 +84,32 @@ async def test_single_actions_do_what_their_functions_do(
     assert set(job.headers) == {"task", "pgq_schedule", "pgq_scheduled_at"}
 
 
+async def test_a_group_goes_on_past_the_job_that_was_seen_and_no_other(
+    site: Site, queue: pgq.Queue, admin: pgq.Admin
+) -> None:
+    await admin.configure_queue("default", group_on_dead="block")
+    first = await die(queue, group_key="g")
+    behind = await queue.enqueue({}, group_key="g")
+    assert "goes on" in await site.do("unblock", queue="default", group="g", id=first)
+    [job] = await queue.dequeue(1)
+    await queue.fail(job, "no", retryable=False)
+    last = await queue.enqueue({}, group_key="g")
+    told = await site.do("unblock", queue="default", group="g", id=first)
+    assert told == f"Now job {behind} blocks the group g."
+    assert await state_of(queue, last) == "waiting"
+    assert "goes on" in await site.do("unblock", queue="default", group="g", id=behind)
+    assert await state_of(queue, last) == "ready"
+
+
+async def test_what_begins_a_run_comes_after_what_stops_it(site: Site, queue: pgq.Queue) -> None:
+    await queue.enqueue({})
+    _, page = await site.look(verb="cancel:all")
+    assert [one for one in page.values("form", "id") if one in {"start", "stop"}] == [
+        "stop",
+        "start",
+    ]
+
+
 async def test_an_action_that_is_refused_says_why(site: Site, queue: pgq.Queue) -> None:
     job_id = await queue.enqueue({})
     assert "no dead job" in await site.do("retry", queue="default", id=job_id)
@@ -661,7 +687,7 @@ async def test_a_token_opens_the_pages(pool: asyncpg.Pool[Any]) -> None:
         client = site.client
         for path in ("/", "/series?name=default", "/events", "/job/1"):
             assert (await client.get(path)).headers["location"].startswith("/login?next=%2F")
-        assert (await client.post("/do")).status_code == 303
+        assert (await client.post("/do")).headers["location"] == "/login?next=%2F"
         assert (await client.get("/static/app.css")).status_code == 200
         assert (await client.get("/?token=wrong")).headers["location"].startswith("/login")
         bearer = await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})

@@ -94,7 +94,7 @@ DEEDS: Final = {
         READY,
         "/job/{job}",
         "Move",
-        "Job {job} is in queue move_one, of priority 7.",
+        "Job {job} is of priority 7.",
         "3 ready",
         fills=(("To priority", "7"),),
     ),

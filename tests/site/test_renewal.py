@@ -74,6 +74,65 @@ def test_a_refusal_is_told_once(dashboard: Dashboard) -> None:
     dashboard.problems.clear()  # the browser tells of the 400
 
 
+def test_a_button_never_becomes_another_one(dashboard: Dashboard) -> None:
+    """Else a click that has begun, or Enter, would do the opposite, or do it to something else."""
+    dashboard.sql("select pgq_schedule(n, '@daily') from unnest('{a,b}'::text[]) n")
+    dashboard.shows("/schedules", "b")
+    queue, schedules = dashboard.open("/queue?name=default"), dashboard.open("/schedules")
+    queue.is_live()
+    schedules.is_live()
+    pause = queue.page.get_by_role("button", name="Pause", exact=True).element_handle()
+    run = schedules.page.get_by_role("button", name="Run now").first.element_handle()
+    dashboard.sql("select pgq_pause('default'), pgq_unschedule('a')")
+    expect(queue.page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(schedules.page.get_by_role("button", name="Run now")).to_have_count(1)
+    assert [one.evaluate("button => button.isConnected") for one in (pause, run)] == [False, False]
+
+
+def test_a_double_click_acts_once(dashboard: Dashboard) -> None:
+    dashboard.sql("select pgq_schedule('a', '@daily')")
+    dashboard.shows("/schedules", "@daily")
+    window = dashboard.open("/schedules")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    window.page.route("**/do", hold)
+    window.page.get_by_role("button", name="Run now").evaluate(
+        "(button) => new Promise((resolve) => { button.click();"
+        " setTimeout(() => resolve(button.click()), 300); })"
+    )
+    while not held:
+        window.page.wait_for_timeout(50)
+    held[-1].continue_()
+    expect(window.told).to_have_text("Schedule a: job 1 is enqueued.")
+    assert len(held) == 1
+
+
+def test_nothing_changes_while_somebody_aims_at_a_button(dashboard: Dashboard) -> None:
+    window = dashboard.open("/queue?name=default")
+    window.is_live()
+    window.page.get_by_role("button", name="Pause").hover()
+    expect(window.pulse).to_have_text("held")
+    window.is_live()
+
+
+def test_an_answer_that_says_what_is_wrong_takes_nothing_away(dashboard: Dashboard) -> None:
+    dashboard.sql("select pgq_enqueue('1')")
+    dashboard.shows("/jobs", "/job/1")
+    window = dashboard.open("/jobs")
+    window.is_live()
+    window.page.get_by_label("Select job 1", exact=True).check()
+    body = '<div id="live">The server has not answered that.</div>'
+    window.page.route("**/jobs", lambda route: route.fulfill(status=503, body=body))
+    window.sees("htmx:before:swap")
+    window.page.unroute("**/jobs")
+    window.sees("htmx:after:swap")
+    expect(window.page.get_by_label("Select job 1", exact=True)).to_be_checked()
+    dashboard.problems.clear()  # the browser tells of the 503
+
+
 def test_an_answer_of_a_proxy_leaves_the_page_as_it_is(dashboard: Dashboard) -> None:
     window = dashboard.open("/jobs")
     window.is_live()

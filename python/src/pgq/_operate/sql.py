@@ -148,6 +148,11 @@ IDS_OF: Final = """
            pg_catalog.right(j.last_error, 1000) as last_error
       from pg_catalog.unnest($1::bigint[]) i (id), @pgq_get(i.id) j"""
 
+OTHERS_THAT_BLOCK: Final = """
+    select o.job_id from @pgq_obstacles o
+     where o.cause = 'group' and o.state = 'dead' and o.queue = $1 and o.group_key = $2
+       and o.job_id <> $3"""
+
 RETRY_MANY: Final = """
     select i.id, @pgq_retry(id => i.id) as done
       from pg_catalog.unnest($1::bigint[]) i (id)"""

@@ -107,6 +107,8 @@ class TokenAccess:
         pairs = parse_qsl(query, keep_blank_values=True)
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         here = path + (f"?{rest}" if rest else "")
+        if connection.scope.get("method") == "POST":
+            here = f"{base_of(connection)}/"  # a form that was not accepted has no page
         if self.is_right(dict(pairs).get("token", "")):
             return self.begin(connection, here)
         return RedirectResponse(

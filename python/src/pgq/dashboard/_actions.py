@@ -162,6 +162,10 @@ async def _resume(client: Client, fields: Fields) -> str:
 
 
 async def _unblock(client: Client, fields: Fields) -> str:
+    if "id" in fields:
+        place = (fields["queue"], fields["group"], _job_id(fields))
+        for one in await client.fetch(sql.OTHERS_THAT_BLOCK, *place):
+            raise RefusedError(f"now job {one['job_id']} blocks the group {fields['group']}")
     if not await client.admin().unblock(fields["queue"], fields["group"]):
         raise RefusedError(f"the group {fields['group']} is not blocked")
     return f"group {fields['group']} goes on; its dead job stays dead"
@@ -241,7 +245,7 @@ async def _run_schedule(client: Client, fields: Fields) -> str:
 ACTIONS: Final[Mapping[str, Action]] = {
     "pause": Action("Pause", ("queue",), _pause),
     "resume": Action("Resume", ("queue",), _resume),
-    "unblock": Action("Unblock", ("queue", "group"), _unblock),
+    "unblock": Action("Unblock", ("queue", "group"), _unblock, ("id",)),
     "retry": Action("Retry", ("queue", "id"), _retry),
     "run": Action("Run now", ("queue", "id"), _run_now),
     "move": Action("Move", ("queue", "id"), _move, ("to_queue", "to_priority")),

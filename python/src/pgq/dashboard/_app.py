@@ -271,14 +271,15 @@ class _Dashboard:
         """Return a page that only says something."""
         if visit is not None:
             return self._html("told", visit, status, text=text, status=status)
+        # The answer to a form is not loaded again: that could send the form again.
+        is_form = request.method == "POST"
         page = self.templates.get_template("bare.html").render(
             base=base_of(request),
             text=text,
             status=status,
-            here=local_path(request.url.path) or f"{base_of(request)}/",
+            here=(not is_form and local_path(request.url.path)) or f"{base_of(request)}/",
         )
-        # The answer to a form is not loaded again: that could send the form again.
-        returns = status == HTTPStatus.SERVICE_UNAVAILABLE and request.method != "POST"
+        returns = status == HTTPStatus.SERVICE_UNAVAILABLE and not is_form
         return HTMLResponse(page, status, {"Refresh": "5"} if returns else None)
 
     async def _no_page(self, request: Request, exc: Exception) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,6 +40,11 @@ def number(value: float | None) -> str:
 def capitalized(text: str) -> str:
     """Return a text with a capital letter at its beginning, the others as they are."""
     return text[:1].upper() + text[1:]
+
+
+def place(values: Sequence[object]) -> str:
+    """Return an id for the element that is about these values, and no others."""
+    return ":".join(quote(str(value), safe="") for value in values if value is not None)
 
 
 def many(count: int) -> str:
@@ -136,6 +141,7 @@ def environment() -> Environment:
         "line": wording.line,
         "literal": finding.literal,
         "number": number,
+        "place": place,
         "shell": shlex.quote,
         "shown": wording.text,
         "utc": utc,

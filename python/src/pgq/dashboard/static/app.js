@@ -7,9 +7,12 @@
   const PLACES = { q: "/", j: "/jobs", d: "/dead", w: "/workers", s: "/schedules", a: "/actions" };
   const CHARTS_EVERY = 5000;
   const ANSWER_WITHIN = 3000;
+  const AIM_FOR = 1000;
   let stream = null;
   let missing = 0;
+  let isFirst = true;
   let isFrozen = false;
+  let aimedAt = 0;
 
   // Live
 
@@ -22,26 +25,32 @@
     requestAnimationFrame(() => pulse.classList.add("beat"));
   }
 
+  // Nothing is to change under a pointer that moves to a button.
+  document.addEventListener("pointermove", (event) => {
+    if (event.target.closest("#live button")) aimedAt = Date.now();
+  });
+
   function isBusy() {
     const chosen = getSelection();
     const isReading = chosen && !chosen.isCollapsed;
     const writes = document.activeElement?.matches("#live input:not([type=checkbox])");
-    return isReading || writes || document.querySelector("dialog[open]");
+    const aims = Date.now() - aimedAt < AIM_FOR;
+    return isFrozen || isReading || writes || aims || document.querySelector("dialog[open]");
   }
 
   function renew() {
-    if (isFrozen) return;
     if (!isBusy()) htmx.trigger(document.body, "pgq:tick");
-    drawCharts();
+    if (!isFrozen) drawCharts();
   }
 
   // An answer that is no page of the dashboard is from a proxy, or asks to sign in.
   document.addEventListener("htmx:before:swap", (event) => {
     const { response, text } = event.detail.ctx;
-    if (text.includes('<div id="live"')) return;
+    const isPage = text.includes('<div id="live"');
+    if (isPage && response.status < 500 && !isBusy()) return;
     event.preventDefault();
     if (response.status >= 500) tell("lost", "no answer");
-    else location.reload();
+    else if (!isPage) location.reload();
   });
 
   // A tab that is not seen has no stream: browsers allow few connections to one address.
@@ -51,9 +60,10 @@
       stream = null;
     } else if (!stream) {
       stream = new EventSource(`${base}/events`);
-      let isFirst = true;
       const look = (is, text) => () => {
-        tell(isFrozen ? "frozen" : is, isFrozen ? "frozen" : text);
+        if (isFrozen) tell("frozen", "frozen");
+        else if (is === "live" && isBusy()) tell("held", "held");
+        else tell(is, text);
         if (!isFirst) renew();
         isFirst = false;
       };
@@ -91,6 +101,15 @@
     renew();
   });
   freezer.hidden = false;
+
+  // A form is sent once, also by a double click.
+  let sent = new WeakSet();
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (sent.has(event.target)) event.preventDefault();
+    sent.add(event.target);
+  });
+  addEventListener("pageshow", () => (sent = new WeakSet()));
 
   // What was done is told once.
   const url = new URL(location.href);
