@@ -489,7 +489,7 @@ def survivors(
 
 
 def _result(mutant: Mutant, status: str, stage: str, by: str) -> Result:
-    return Result(key=mutant.key, status=status, stage=stage, by=by[:100])
+    return Result(key=mutant.key, status=status, stage=stage, by=by[:300])
 
 
 def _line(result: Result) -> str:
