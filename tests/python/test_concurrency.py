@@ -507,6 +507,24 @@ async def test_expired_leases_are_claimable_within_a_second(
     assert max(late.values()) < 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_move($1, priority => 3)",
+        "pgq_enqueue('2', dedupe_key => 'k', on_duplicate => 'replace') where $1 > 0",
+    ],
+)
+async def test_what_leaves_an_active_job_alone_does_not_lock_it(
+    a: Connection, b: Connection, call: str
+) -> None:
+    job_id = await a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")
+    receipts = await dequeue(b)
+    await a.execute("begin")
+    await a.fetch(f"select {call}", job_id)
+    assert await within(complete(b, receipts)) == [job_id]
+    await a.execute("commit")
+
+
 async def test_a_stale_receipt_changes_nothing_while_the_new_holder_works(
     a: Connection, b: Connection, c: Connection
 ) -> None:

@@ -45,6 +45,14 @@ async def test_a_move_waits_for_a_claim(
     assert tuple(await c.fetchrow(PLACE, job_id) or ()) == (queue, 0, state)
 
 
+async def test_an_active_job_is_left_alone_before_it_is_looked_at(a: Connection) -> None:
+    job_id = await a.fetchval("select pgq_enqueue('1', group_key => 'g')")
+    with pytest.raises(asyncpg.FeatureNotSupportedError):
+        await a.fetchval(MOVE, job_id)
+    await dequeue(a)
+    assert await a.fetchval(MOVE, job_id) is False
+
+
 async def test_claims_pass_by_a_job_that_is_being_moved(
     a: Connection, b: Connection, c: Connection
 ) -> None:
