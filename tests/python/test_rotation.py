@@ -645,6 +645,8 @@ async def test_ticks_cost_the_same_however_many_there_were_under_a_held_horizon(
 
 
 PARK = "select pgq_fail($1, $2, retry_in => '1 ms')"
+# Long enough not to be due before it is parked.
+PARK_LONGER = "select pgq_fail($1, $2, retry_in => '1 s')"
 
 
 @pytest.mark.parametrize("back", [10.0, 0.9])
@@ -680,9 +682,7 @@ async def test_a_clock_set_back_and_an_open_transaction_hide_no_job(
     await set_clock(a, -5)
     transaction = b.transaction()
     await transaction.start()
-    # Long enough not to be due before it is parked.
-    later = "select pgq_fail($1, $2, retry_in => '1 s')"
-    assert await b.fetchval(later, *receipts[0]) == "scheduled"
+    assert await b.fetchval(PARK_LONGER, *receipts[0]) == "scheduled"
     await set_clock(a, 0)
     for _ in range(4):
         await enqueue(a, 50)
@@ -717,7 +717,7 @@ async def test_a_clock_set_back_and_an_old_snapshot_hide_no_job(
         await raise_floors(a)
         await age_transactions(a)
     await set_clock(a, -5)
-    assert await b.fetchval(PARK, *receipt) == "scheduled"
+    assert await b.fetchval(PARK_LONGER, *receipt) == "scheduled"
     due = await b.fetchval("select due from pgq.job where id = $1", receipt[0])
     position = "select base from pgq.floor_4 order by n desc limit 1"
     assert await a.fetchval(position) < due
