@@ -177,12 +177,13 @@ async def prometheus(place: Path, **targets: str) -> AsyncGenerator[Prometheus]:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
-    address = line = ""
+    address, is_ready = "", False
     try:
-        # It listens before it is ready: until then its answer is status 503.
-        while "Server is ready" not in line:
+        # It is told in any order that it listens and is ready: until then its answer is status 503.
+        while not (address and is_ready):
             line = (await within(process.stderr.readline())).decode()
             assert line, "Prometheus has ended"
+            is_ready = is_ready or "Server is ready" in line
             if found := re.search(r'"Listening on" address=(\S+)', line):
                 address = found[1]
         draining = asyncio.create_task(process.stderr.read())
