@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgserver import Server
 from playwright.sync_api import Browser, Route, expect
 
-from .dashboard import Dashboard, serve
+from .dashboard import Dashboard, Window, serve
 
 
 def test_what_is_open_stays_open(dashboard: Dashboard) -> None:
@@ -29,11 +29,17 @@ def test_what_is_open_stays_open(dashboard: Dashboard) -> None:
     expect(job.page.locator("details pre")).to_be_visible()
 
 
-def test_what_is_typed_stays(dashboard: Dashboard) -> None:
+def open_on_a_job(dashboard: Dashboard) -> Window:
+    """Return a window on the page of jobs, which shows one and renews itself."""
     dashboard.sql("select pgq_enqueue('1')")
     dashboard.shows("/jobs", "/job/1")
     window = dashboard.open("/jobs")
     window.is_live()
+    return window
+
+
+def test_what_is_typed_stays(dashboard: Dashboard) -> None:
+    window = open_on_a_job(dashboard)
     queue = window.page.get_by_label("To queue", exact=True)
     queue.fill("default")
     window.page.get_by_label("Select job 1", exact=True).check()
@@ -43,10 +49,7 @@ def test_what_is_typed_stays(dashboard: Dashboard) -> None:
 
 
 def test_an_answer_that_comes_while_somebody_types_is_left(dashboard: Dashboard) -> None:
-    dashboard.sql("select pgq_enqueue('1')")
-    dashboard.shows("/jobs", "/job/1")
-    window = dashboard.open("/jobs")
-    window.is_live()
+    window = open_on_a_job(dashboard)
     queue = window.page.get_by_label("To queue", exact=True)
 
     def type_meanwhile(route: Route) -> None:
@@ -61,9 +64,7 @@ def test_an_answer_that_comes_while_somebody_types_is_left(dashboard: Dashboard)
 
 
 def test_a_refusal_is_told_once(dashboard: Dashboard) -> None:
-    dashboard.sql("select pgq_enqueue('1')")
-    dashboard.shows("/jobs", "/job/1")
-    window = dashboard.open("/jobs")
+    window = open_on_a_job(dashboard)
     posts: list[str] = []
     window.page.on("request", lambda request: posts.append(request.method))
     window.page.get_by_label("Select job 1", exact=True).check()
@@ -119,10 +120,7 @@ def test_nothing_changes_while_somebody_aims_at_a_button(dashboard: Dashboard) -
 
 
 def test_an_answer_that_says_what_is_wrong_takes_nothing_away(dashboard: Dashboard) -> None:
-    dashboard.sql("select pgq_enqueue('1')")
-    dashboard.shows("/jobs", "/job/1")
-    window = dashboard.open("/jobs")
-    window.is_live()
+    window = open_on_a_job(dashboard)
     window.page.get_by_label("Select job 1", exact=True).check()
     body = '<div id="live">The server has not answered that.</div>'
     window.page.route("**/jobs", lambda route: route.fulfill(status=503, body=body))
