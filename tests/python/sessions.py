@@ -243,6 +243,10 @@ async def started(call: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T
     task = asyncio.ensure_future(call)
     try:
         yield task
+    except BaseException as exc:
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            exc.add_note(f"the call beside it had ended with {task.exception()!r}")
+        raise
     finally:
         if not task.done():
             task.cancel()

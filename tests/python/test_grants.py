@@ -227,6 +227,44 @@ async def test_a_worker_waits_until_it_may_consume_again(
             await within(run)
 
 
+async def test_a_worker_outlives_a_queue_that_is_dropped_before_it_listens(
+    a: Connection,
+    ann: Connection,
+    logins: dict[str, Dsn],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_listen = asyncio.Event()
+    done: asyncio.Queue[int] = asyncio.Queue()
+
+    async def late(*_: object) -> None:
+        await may_listen.wait()
+
+    async def deaf() -> bool:
+        return "cannot listen" in caplog.text
+
+    monkeypatch.setattr("pgq._worker.listen.prove", late)
+    async with asyncpg.create_pool(**logins["ann"], min_size=0) as consuming:
+        worker = pgq.Worker(consuming)
+
+        @worker.handler("a")
+        async def handle(job: pgq.Job) -> None:
+            await done.put(job.payload)
+
+        async with started(worker.run(handle_signals=False)) as run:
+            await a.execute("select pgq_enqueue('1', 'a')")
+            assert await within(done.get()) == 1
+            await a.execute("select pgq_drop_queue('a', true)")
+            may_listen.set()
+            await until(deaf)
+            await a.execute("select pgq_create_queue('a')")
+            await grant(a, "a", logins["ann"]["user"], "consume")
+            await a.execute("select pgq_enqueue('2', 'a')")
+            assert await within(done.get()) == 2
+            worker.stop()
+            await within(run)
+
+
 async def test_maintenance_runs_in_the_calls_of_roles_that_own_nothing(
     a: Connection, ann: Connection, dsn: Dsn
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import asyncpg
 
 from pgq import _sql
-from pgq._errors import NotInstalled, NotPermitted, UnknownQueue
+from pgq._errors import NotInstalled, UnknownQueue
 from pgq._log import log, trouble
 from pgq._queue import DEFAULT_TIMEOUT, Queue
 from pgq._worker.heartbeat import CONNECT_SECONDS, Connect
@@ -142,7 +142,7 @@ class Listener:
     async def run(self) -> None:
         """Listen until `stop`; what fails is tried again."""
         pauses = backoff()
-        was_deaf = has_listened = False
+        was_deaf = False
         while not self._stopping:
             self._listened = False
             try:
@@ -161,10 +161,7 @@ class Listener:
                     extra=trouble(exc, pause),
                 )
                 was_deaf = True
-            except Exception as exc:
-                has_listened = has_listened or self._listened
-                if isinstance(exc, NotPermitted) and not has_listened:
-                    raise
+            except Exception as exc:  # noqa: BLE001 the claim loops poll meanwhile
                 if self._listened:
                     pauses = backoff()
                 pause = next(pauses)
