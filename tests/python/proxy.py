@@ -23,12 +23,14 @@ class _Link:
     def __init__(self, up: bool, down: bool) -> None:
         self.up, self.down = asyncio.Event(), asyncio.Event()
         self.writers: list[asyncio.StreamWriter] = []
+        self.is_reset = False
         if up:
             self.up.set()
         if down:
             self.down.set()
 
     def reset(self) -> None:
+        self.is_reset = True
         for writer in self.writers:
             with contextlib.suppress(OSError):  # it is closed
                 writer.get_extra_info("socket").setsockopt(
@@ -104,12 +106,12 @@ class Proxy:
 
     def refuse(self) -> None:
         """Reset all connections and take no new ones."""
-        self._call(self._server.close)
+        self._call(self._close)
         self.cut()
 
     def accept(self) -> None:
         """Take connections again."""
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(PATIENCE)
+        self._call(self._listen)
 
     def _call(self, function: Callable[[], object]) -> None:
         async def call() -> None:
@@ -123,28 +125,42 @@ class Proxy:
             for gate, opened in ((link.up, up), (link.down, down)):
                 (gate.set if opened else gate.clear)()
 
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+    def _listen(self) -> None:
+        # A server of asyncio loses what it has accepted when it is closed.
+        self._server = socket.create_server(("127.0.0.1", self._port))
+        self._server.setblocking(False)
+        self._loop.add_reader(self._server, self._accept)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _close(self) -> None:
+        self._loop.remove_reader(self._server)
+        self._server.close()
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._server.accept()
+        except OSError:  # the client has gone
+            return
         link = _Link(self._up, self._down)
         self._links.add(link)
-        link.writers.append(writer)
-        task = asyncio.current_task()
-        assert task is not None
+        task = self._loop.create_task(self._serve(accepted, link))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, accepted: socket.socket, link: _Link) -> None:
         try:
+            reader, writer = await asyncio.open_connection(sock=accepted)
+            link.writers.append(writer)
             there, back = await self._connect()
             link.writers.append(back)
-            await asyncio.gather(
-                self._pump(reader, back, link.up), self._pump(there, writer, link.down)
-            )
-        except (OSError, asyncio.CancelledError):
+            if not link.is_reset:
+                await asyncio.gather(
+                    self._pump(reader, back, link.up), self._pump(there, writer, link.down)
+                )
+        except OSError:
             pass
         finally:
             link.reset()
             self._links.discard(link)
-            self._tasks.discard(task)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = self._target["host"], self._target["port"]
@@ -167,11 +183,13 @@ class Proxy:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        await self._listen()
+        self._listen()
         self._started.set()
         await self._ended.wait()
-        self._server.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server.fileno() >= 0:
+            self._close()
+        # No task is cancelled: one that has not begun would leave its connection open.
+        self._set_gates(up=True, down=True)
+        for link in self._links:
+            link.reset()
+        await asyncio.gather(*self._tasks)

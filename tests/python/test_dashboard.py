@@ -522,6 +522,25 @@ async def test_dead_jobs_are_looked_for_in_pages(
     assert "/dead?" in page.values("a", "href"), "back to the newest"
 
 
+async def test_completed_jobs_below_many_newer_ones_are_not_said_to_be_none(
+    site: Site, queue: pgq.Queue, admin: pgq.Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admin.configure_queue("default", keep_completed=timedelta(days=1))
+    await queue.enqueue({})
+    [job] = await queue.dequeue(1)
+    await queue.complete(job)
+    await queue.enqueue_many(list(range(1500)))
+    assert "Seconds of the last 1 completed jobs" in (await site.get("/queue?name=default")).text
+    monkeypatch.setattr("pgq.dashboard._pages._SECONDS", -1)
+
+    async def is_cut() -> bool:  # what was found before is kept for a while
+        page = await site.get("/queue?name=default")
+        assert "No completed job is kept" not in page.text
+        return "Among the newest jobs none is completed" in page.text
+
+    await until(is_cut)
+
+
 async def test_more_dead_jobs_than_are_grouped_come_on_the_next_page(
     site: Site, queue: pgq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

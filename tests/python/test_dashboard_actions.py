@@ -184,14 +184,16 @@ async def test_a_run_is_logged_before_it_changes_anything(
     site: Site, queue: pgq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "pgq.dashboard.audit")
-    path, _ = await site.look(verb="cancel", id=await queue.enqueue({}))
+    ids = [await queue.enqueue({}) for _ in range(2)]
+    path, _ = await site.look(verb="cancel", id=[str(one) for one in ids])
     assert caplog.records == []
     await site.post(f"{path}/start")
     await site.settled(path)
     assert [vars(one)["pgq_outcome"] for one in caplog.records] == [
-        "begun: 1 job",
-        "done: 1 job is cancelled",
+        "begun: 2 jobs",
+        "done: 2 jobs are cancelled",
     ]
+    assert all(f'ids="{ids[0]},{ids[1]}"' in one.getMessage() for one in caplog.records)
 
 
 async def test_an_action_leads_back_to_pages_of_the_dashboard_only(site: Site) -> None:
@@ -630,6 +632,34 @@ async def test_a_user_does_what_the_application_allows_in_each_queue(
     assert [await state_of(queue, one) for one in (live, live_mine)] == ["ready", "cancelled"]
 
 
+async def test_a_preview_of_a_user_who_may_no_longer_act_is_refused(
+    pool: asyncpg.Pool[Any], queue: pgq.Queue
+) -> None:
+    dead = await die(queue)
+    waits = await queue.enqueue({}, delay=timedelta(hours=1))
+    forbidden = set[str]()
+
+    def by_day(_: HTTPConnection) -> dashboard.User:
+        return dashboard.User(name="ada", may=lambda action, _: action not in forbidden)
+
+    async with site_of(pool, authenticate=by_day) as site:
+        form = await site.token()
+        wanted: dict[str, dict[str, Any]] = {
+            "retry": {"verb": "retry:all"},
+            "run": {"verb": "run", "id": waits},
+            "move": {"verb": "move", "id": waits, "to_priority": "1"},
+            "purge": {"verb": "purge", "queue": "default", "state": "dead"},
+        }
+        paths = {
+            action: (await site.look(**fields, form=form))[0] for action, fields in wanted.items()
+        }
+        forbidden.update(paths)
+        for path in paths.values():
+            answer = await site.post(f"{path}/start", 400, form=form)
+            assert "you may not do that in the queue default" in answer.text
+    assert [await state_of(queue, one) for one in (dead, waits)] == ["dead", "scheduled"]
+
+
 async def test_a_role_that_may_observe_one_queue_sees_only_it_and_changes_nothing(
     dsn: dict[str, Any], connection: Connection, queue: pgq.Queue, admin: pgq.Admin
 ) -> None:
@@ -682,7 +712,9 @@ async def test_the_server_refuses_what_a_form_asks_without_the_privilege(
         await connection.execute(f"drop role {role}")
 
 
-async def test_a_token_opens_the_pages(pool: asyncpg.Pool[Any]) -> None:
+async def test_a_token_opens_the_pages(
+    pool: asyncpg.Pool[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async with site_of(pool, token=TOKEN) as site:
         client = site.client
         for path in ("/", "/series?name=default", "/events", "/job/1"):
@@ -704,6 +736,8 @@ async def test_a_token_opens_the_pages(pool: asyncpg.Pool[Any]) -> None:
         await site.post("/logout")
         assert (await client.get("/jobs")).status_code == 303
         assert (await client.post("/login", data={"token": "x"})).status_code == 403
+        [told] = [one.getMessage() for one in caplog.records if one.name.endswith("audit")]
+        assert told.startswith('user="nobody" action="sign in" from="127.0.0.1" outcome=')
         form = {"token": TOKEN, "next": "//evil.example/"}
         answer = await client.post("/login", data=form)
         assert answer.headers["location"] == "/"

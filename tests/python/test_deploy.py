@@ -248,7 +248,8 @@ async def test_what_has_happened_begins_and_ends_each_alert_and_the_dashboard_sh
             site.process.process.send_signal(signal.SIGSTOP)
             await other.enqueue_many([1, 2])
             await other.dequeue(1, timedelta(seconds=1))
-            await watcher.fires("PgqLeasesExpired", "PgqNoMaintenance")
+            silent = "PgqLeasesExpired", "PgqNoMaintenance", "PgqWorkerDown"
+            await watcher.fires(*silent)
             site.process.process.send_signal(signal.SIGCONT)
 
             async def taken() -> bool:
@@ -256,7 +257,7 @@ async def test_what_has_happened_begins_and_ends_each_alert_and_the_dashboard_sh
                 return not await owned.fetchval("select count(*) from pgq.job")
 
             await until(taken)
-            await watcher.ends("PgqLeasesExpired", "PgqNoMaintenance")
+            await watcher.ends(*silent)
 
             server.stop()
             try:

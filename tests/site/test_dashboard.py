@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any, Literal
 
 import bootstrap
 import pytest
-from pgserver import Server
+from pgserver import PATIENCE, Server
 from playwright.sync_api import Browser, expect
 
 from .dashboard import Dashboard, Window, serve, template_server, wait_for
@@ -488,8 +489,9 @@ def test_pages_fit_a_phone_and_pictures_are_taken(dashboard: Dashboard) -> None:
     pages = pages_of(dashboard, JOBS)
     for points, more in enumerate(((10, 1, 1), (90, 2, 3), (30, 1, 1), (60, 5, 1)), start=3):
         dashboard.sql(MORE.format(*more))
+        ends_at = time.monotonic() + PATIENCE
         while len(line_of(dashboard, "emails")) < points:
-            pass
+            assert time.monotonic() < ends_at
     SHOTS.mkdir(parents=True, exist_ok=True)
     for name, scheme in (("queues", "light"), ("queue", "dark")):
         window = dashboard.open(viewport={"width": 1280, "height": 800}, color_scheme=scheme)

@@ -165,11 +165,41 @@ def test_a_session_that_ends_while_a_page_is_open_leads_to_the_form(
         dashboard.problems.clear()
 
 
+def test_a_session_that_ends_while_a_page_is_not_seen_leads_to_the_form(
+    browser: Browser, server: Server
+) -> None:
+    def show(*, is_hidden: bool) -> None:
+        window.page.evaluate(
+            """hidden => {
+                Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+                document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            is_hidden,
+        )
+
+    with serve(browser, server) as dashboard:
+        dashboard.address, _, token = dashboard.address.partition("/?token=")
+        window = dashboard.open(f"/?token={token}")
+        window.is_live()
+        show(is_hidden=True)
+        window.page.context.clear_cookies()
+        show(is_hidden=False)
+        expect(window.page.get_by_label("Token")).to_be_visible()
+        dashboard.problems.clear()
+
+
 def test_a_queue_that_is_seen_later_has_its_charts(dashboard: Dashboard) -> None:
     window = dashboard.open()
     window.go("/queue?name=later")
     window.is_live()
     dashboard.sql("select pgq_create_queue('later')")
     dashboard.sql("select pgq_enqueue('1', 'later')")
-    expect(window.page.locator(".chart.drawn").first).to_be_visible()
+    chart = window.page.locator("#chart-flow canvas")
+    expect(chart).to_be_visible()
+    dashboard.sql("select pgq_drop_queue('later', true)")
+    expect(chart).to_have_count(0)
+    window.page.set_viewport_size({"width": 700, "height": 700})
+    dashboard.sql("select pgq_create_queue('later')")
+    dashboard.sql("select pgq_enqueue('1', 'later')")
+    expect(chart).to_be_visible()
     dashboard.problems.clear()  # that it was not found before

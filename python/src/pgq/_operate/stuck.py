@@ -71,7 +71,7 @@ class _Queue:
         for cause in ("group", "after"):
             rows = [one for one in self.waits if one["cause"] == cause]
             over = [one for one in rows if one["state"] in ("dead", "cancelled")]
-            live = [one for one in rows if one not in over]
+            live = [one for one in rows if one["state"] not in ("dead", "cancelled")]
             if over:
                 what = "blocked group" if cause == "group" else "after a dead job"
                 found.append(self._behind(what, over, self._unblock(over[0])))

@@ -312,7 +312,7 @@ class Meant:
             "error_text": self.wanted.error,
             "error": None if self.kind is None else self.kind[1],
             "taskless": "yes" if self.kind is not None and self.kind[0] is None else None,
-            "ids": None if self.ids is None else len(self.ids),
+            "ids": None if self.ids is None else ",".join(map(str, self.ids)),
             "force": "yes" if self.force else None,
             "to_queue": self.to_queue,
             "to_priority": None if self.to_priority is None else str(self.to_priority),

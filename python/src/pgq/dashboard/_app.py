@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
@@ -35,6 +35,7 @@ from pgq.dashboard._access import (
     Forms,
     SecureHeaders,
     TokenAccess,
+    User,
     answer_of,
     base_of,
     fields_of,
@@ -330,6 +331,10 @@ class _Dashboard:
             if access.is_right(given.get("token", "")):
                 return access.begin(request, given.get("next", ""))
             status, text = HTTPStatus.FORBIDDEN, "That is not the token."
+            place = request.client.host if request.client is not None else "unknown"
+            self.audit.note(
+                User(name="nobody"), "sign in", {"from": place}, is_done=False, outcome=text
+            )
             following = given.get("next", "")
         page = self.templates.get_template("login.html").render(
             base=base_of(request), next=local_path(following) or "", text=text
@@ -429,18 +434,19 @@ class _Dashboard:
         values = {name: clean(value) for name, value in pairs}
         try:
             meant = _meant(values, pairs)
-            if meant.verb == "purge":
-                visit.check("purge", meant.wanted.queue or "")
-            if meant.to_queue is not None:
-                visit.check("move", meant.to_queue)
+            _check(visit, meant)
         except RefusedError as exc:
             return self._refused(visit, pairs, str(exc))
         run = self.runs.begin(visit.user, meant, lambda queue: visit.may(meant.verb, queue))
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
     async def _start(self, visit: Visit, pairs: Pairs) -> Response:
-        del pairs
         run = self._run_of(visit)
+        try:
+            # What this user may do can have changed since the look.
+            _check(visit, run.meant, {queue for queue, *_ in run.kinds})
+        except RefusedError as exc:
+            return self._refused(visit, pairs, str(exc))
         self.runs.start(run)
         return RedirectResponse(f"{visit.base}/runs/{run.id}", HTTPStatus.SEE_OTHER)
 
@@ -464,6 +470,16 @@ class _Events(StreamingResponse):
     async def __call__(self, *args: Any) -> None:
         async with contextlib.aclosing(self._events):
             await super().__call__(*args)
+
+
+def _check(visit: Visit, meant: Meant, queues: Collection[str] = ()) -> None:
+    """Refuse a run over jobs of queues where the user may not do that."""
+    if meant.verb == "purge":
+        visit.check("purge", meant.wanted.queue or "")
+    for queue in sorted(queues):
+        visit.check(meant.verb, queue)
+    if meant.to_queue is not None:
+        visit.check("move", meant.to_queue)
 
 
 def _meant(values: Mapping[str, str], pairs: Pairs) -> Meant:

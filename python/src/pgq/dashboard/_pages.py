@@ -122,9 +122,11 @@ class Times:
 
     Args:
         jobs: their times, the oldest first.
+        is_cut: older jobs were not looked at, for there are too many newer ones.
     """
 
     jobs: list[Row]
+    is_cut: bool
 
     def quantile(self, name: str, part: float) -> float | None:
         """Return a quantile of what the jobs waited or ran."""
@@ -143,7 +145,8 @@ async def _times(live: Live, name: str) -> Times:
         wanted = Filter(queue=name, states=("completed",))
         found = await find(live, sql.TIMES_BETWEEN, wanted, limit=_TIMED)
         jobs = [row for row in found.jobs if row["ran"] is not None]
-        return Times(sorted(jobs, key=lambda row: row["finished_at"]))
+        in_order = sorted(jobs, key=lambda row: row["finished_at"])
+        return Times(in_order, is_cut=found.older is not None)
 
     return await live.once(("times", name), look)
 

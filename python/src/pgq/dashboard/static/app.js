@@ -76,9 +76,10 @@
       stream.addEventListener("error", () => {
         // A stream ends every few minutes, and is begun anew within a second.
         missing ||= setTimeout(() => tell("lost", "no answer"), ANSWER_WITHIN);
-        // After an answer that is no stream the browser does not try again.
+        // After an answer that is no stream the browser does not try again. The page may know why.
         if (stream?.readyState === EventSource.CLOSED) {
           stream = null;
+          renew();
           setTimeout(listen, 5000);
         }
       });
@@ -198,7 +199,7 @@
   // Charts
 
   const charts = new Map();
-  const placesSeen = new Set();
+  const placesSeen = new WeakSet();
   let drawnAt = 0;
 
   function colour(name) {
@@ -225,7 +226,7 @@
         height: 160,
         legend: { live: false },
         cursor: { drag: { x: false, y: false } },
-        axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 56 }],
+        axes: [{ ...axis, space: 80, values: (_, times) => times.map(clock) }, { ...axis, size: 56 }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, least) * 1.08] } },
         series: [
           {},
@@ -240,8 +241,8 @@
   async function drawCharts(anew = false) {
     const places = [...document.querySelectorAll(".chart")];
     // A chart that has come with new data is drawn at once: the next change may be long in coming.
-    const isNew = places.some((place) => !placesSeen.has(place.id));
-    for (const place of places) placesSeen.add(place.id);
+    const isNew = places.some((place) => !placesSeen.has(place));
+    for (const place of places) placesSeen.add(place);
     if (!places.length || (!anew && !isNew && Date.now() - drawnAt < CHARTS_EVERY)) return;
     if (typeof uPlot === "undefined") {
       // What was loaded was another page: that the queue is not there, for example.
@@ -256,16 +257,20 @@
     for (const place of places) {
       const data = series[place.dataset.series];
       const old = charts.get(place.id);
-      if (old && !anew) {
+      if (old && !anew && place.contains(old.root)) {
         old.setData(data);
         continue;
       }
       old?.destroy();
+      charts.delete(place.id);
       if (data[0].length) charts.set(place.id, draw(place, data));
     }
   }
   addEventListener("resize", () => {
-    for (const [id, chart] of charts) chart.setSize({ width: document.getElementById(id).clientWidth, height: 160 });
+    for (const [id, chart] of charts) {
+      const place = document.getElementById(id);
+      if (place) chart.setSize({ width: place.clientWidth, height: 160 });
+    }
   });
 
   listen();
