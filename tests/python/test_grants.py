@@ -449,6 +449,32 @@ async def test_a_revocation_that_waited_for_a_grant_leaves_it(
     assert await code(ann, "pgq_enqueue('1', 'a')") == "42501"
 
 
+async def test_a_grant_beside_an_open_one_does_not_wait_for_its_end(
+    a: Connection, b: Connection, ann: Connection, logins: dict[str, Dsn]
+) -> None:
+    role = logins["ann"]["user"]
+    await a.execute("begin")
+    await grant(a, "a", role, "manage")
+    await within(grant(b, "b", role, "enqueue"))
+    await a.execute("commit")
+    await maintain(b)
+    assert await code(ann, "pgq_enqueue('1', 'b')") == "ok"
+
+
+async def test_a_revocation_with_an_old_snapshot_leaves_what_was_granted_since(
+    a: Connection, b: Connection, ann: Connection, logins: dict[str, Dsn]
+) -> None:
+    role = logins["ann"]["user"]
+    await a.execute("begin isolation level repeatable read")
+    await a.execute("select from pg_class limit 1")
+    await grant(b, "b", role, "enqueue")
+    await a.execute("select pgq_revoke('a', $1)", role)
+    await a.execute("commit")
+    await maintain(b)
+    assert await code(ann, "pgq_enqueue('1', 'b')") == "ok"
+    assert await code(ann, "pgq_enqueue('1', 'a')") == "42501"
+
+
 async def test_a_grant_that_is_rolled_back_gives_nothing(
     a: Connection, ann: Connection, logins: dict[str, Dsn]
 ) -> None:

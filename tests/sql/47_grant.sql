@@ -2,7 +2,7 @@
  * Privileges: what pgq_grant gives, and that nobody has more.
  */
 begin;
-select plan(131);
+select plan(137);
 \ir support/clock.psql
 \ir support/member.psql
 set local client_min_messages = warning;
@@ -534,6 +534,46 @@ select is_empty(
             select from aclexplode(p.proacl) a where a.grantee = p.proowner
         ) $$,
     'who loses nothing by it');
+
+-- What roles have by other means stays, whoever sets the rights of somebody else.
+create role regress_hand;
+create role regress_gone;
+select pgq_grant('late', r, '{observe}') from unnest('{public,regress_gone}'::name[]) r \g /dev/null
+grant execute on function pgq_pop(integer, text) to regress_hand, public;
+create function pg_temp.others() returns text language sql as $$
+    select format(
+               'by hand %s, public %s, gone %s',
+               (select count(*) from pg_proc p, aclexplode(p.proacl) a
+                 where p.proname = 'pgq_pop' and a.grantee in (0, 'regress_hand'::regrole)),
+               (select count(*) from pgq.privilege p where p.role = 0 and p.verb <> 'usage'),
+               (select count(*) from pgq.privilege p
+                 where p.role <> 0 and not exists (select from pg_roles r where r.oid = p.role))
+           )
+$$;
+select pgq_grant('late', 'regress_nil', '{enqueue}'), pgq_revoke('late', 'regress_nil') \g /dev/null
+select is(pg_temp.others(), 'by hand 2, public 1, gone 0', 'grants of an owner touch one role');
+drop owned by regress_gone;
+drop role regress_gone;
+select pg_temp.code('regress_ann', $$ select pgq_grant('a', 'regress_nil', '{enqueue}') $$) \g /dev/null
+select is(pg_temp.others(), 'by hand 2, public 1, gone 1', 'what a role had that is dropped stays for a while');
+select pg_temp.commit() \g /dev/null
+select is(pg_temp.others(), 'by hand 2, public 1, gone 0', 'those of others touch one role, too, and tidy up');
+revoke execute on function pgq_pop(integer, text) from regress_hand, public;
+select pgq_revoke('late', 'public'), pgq_revoke('a', 'regress_nil') \g /dev/null
+revoke usage on schema :schema from public;
+grant usage on schema :schema to regress_hand;
+create function pg_temp.finds(p_schema name) returns text language sql as $$
+    select string_agg(r || ' ' || has_schema_privilege(r, p_schema, 'usage'), ', ')
+      from unnest('{regress_hand,regress_nil}'::text[]) r
+$$;
+select pgq_grant('late', r, '{enqueue}') from unnest('{regress_hand,regress_nil}'::name[]) r \g /dev/null
+select is(pg_temp.finds(:'schema'), 'regress_hand true, regress_nil true', 'who is granted something finds the schema');
+select pgq_revoke('late', r) from unnest('{regress_hand,regress_nil}'::name[]) r \g /dev/null
+select is(pg_temp.finds(:'schema'), 'regress_hand true, regress_nil false', 'and no longer than that, without a grant of others');
+select is(pg_temp.rights('regress_nil'), 0::bigint, 'nor calls anything');
+grant usage on schema :schema to public;
+revoke usage on schema :schema from regress_hand;
+drop role regress_hand;
 
 -- Names, membership, SET ROLE.
 select pgq_create_queue('Qu"e''ue; --') \g /dev/null

@@ -16,11 +16,7 @@ begin
     end if;
     begin
         lock table pgq.privilege in share update exclusive mode;
-        with gone as (
-            delete from pgq.errand e
-             where e.ctid = any (array(select o.ctid from pgq.errand o for update skip locked))
-            returning e.role
-        )
+        with gone as (delete from pgq.errand e returning e.role)
         select array_agg(distinct g.role) into v_roles from gone g;
         foreach v_role in array coalesce(v_roles, '{}') loop
             begin

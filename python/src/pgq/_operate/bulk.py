@@ -14,7 +14,6 @@ from pgq._operate.client import Client
 STEP: Final = 100  # jobs that are changed in one transaction
 # Why one job cannot be moved, while others can: see pgq_move.
 NOT_MOVED: Final = (NotSupported, DuplicateKey, QueueFull, PayloadTooLong, NotClaimable)
-_NOT_MOVED: Final = frozenset({"0A000", "23505", "53400", "54000", "55000"})
 
 
 async def retry(client: Client, ids: list[int]) -> list[int]:
@@ -36,10 +35,8 @@ async def move(
     """Give jobs another queue or priority, and return the ids of those that have it."""
     try:
         return await _done(client, sql.MOVE_MANY, ids, queue, priority)
-    except asyncpg.PostgresError as exc:
-        if exc.sqlstate not in _NOT_MOVED:
-            raise
-    return [job_id for job_id in ids if await _moved(client, job_id, queue, priority)]
+    except asyncpg.PostgresError:  # of one of them; what is not about a job is raised again
+        return [job_id for job_id in ids if await _moved(client, job_id, queue, priority)]
 
 
 async def cancel(client: Client, ids: list[int], *, force: bool) -> list[int]:
