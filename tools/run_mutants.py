@@ -344,9 +344,19 @@ def judge_all(
 ) -> None:
     """Have each judge take the next mutant until none is left."""
     statements = mutants.split(script)
+    # What killed mutants of the same function is tried first, then what killed others of its kind.
     kills: dict[str, Counter[str]] = defaultdict(Counter)
     numbered = iter(enumerate(todo, 1))
     lock = threading.Lock()
+
+    def note(mutant: Mutant, result: Result) -> None:
+        if result.status == "killed":
+            for kind in (mutant.functions[0], mutant.operator):
+                kills[kind][_killer(result)] += 1
+
+    for mutant in mutants.make_mutants(script):
+        if mutant.key in results.by_key:
+            note(mutant, results.by_key[mutant.key])
 
     def work(judge: Callable[[Mutant, Sequence[File]], Result]) -> None:
         while True:
@@ -354,13 +364,10 @@ def judge_all(
                 number, mutant = next(numbered, (0, None))
             if mutant is None:
                 return
-            # What killed its like is tried first.
-            like = mutant.operator if mutant.operator in _CATALOG else mutant.functions[0]
-            result = judge(mutant, order(mutant, files, statements, kills[like]))
+            result = judge(mutant, order(mutant, files, statements, kills))
             with lock:
                 results.add(result)
-                if result.status == "killed":
-                    kills[like][_killer(result)] += 1
+                note(mutant, result)
                 told = f"{number}/{len(todo)} {result.status} {mutant.name} | {result.by}"
                 print(told, flush=True)
 
@@ -373,7 +380,7 @@ def order(
     mutant: Mutant,
     files: Sequence[File],
     statements: Sequence[Statement],
-    kills: Mapping[str, int],
+    kills: Mapping[str, Counter[str]],
 ) -> list[File]:
     """Return the files that can kill a mutant, the most promising first."""
     if mutant.operator in _CATALOG:
@@ -381,7 +388,8 @@ def order(
     else:
         names = reached_by(set(mutant.functions), files, statements)
         able = [file for file in files if names & {*file.functions} or _names_any(file, mutant)]
-    return sorted(able, key=lambda file: (-kills.get(file.name, 0), file.seconds))
+    function, kind = kills[mutant.functions[0]], kills[mutant.operator]
+    return sorted(able, key=lambda file: (-function[file.name], -kind[file.name], file.seconds))
 
 
 def reached_by(names: set[str], files: Sequence[File], statements: Sequence[Statement]) -> set[str]:

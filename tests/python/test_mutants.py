@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -190,7 +191,7 @@ def test_what_cannot_be_created_and_what_hangs_are_told_apart(
     assert (result.status, "statement timeout" in result.by) == ("killed", True)
 
 
-def test_files_that_execute_the_function_come_first_and_quickest() -> None:
+def test_what_has_killed_the_like_comes_first_then_what_is_quickest() -> None:
     script = function("perform 1;") + function("perform pgq._f();").replace("_f()\nr", "_g()\nr")
     (mutant,) = make_mutants(function("delete from j where token = t;"))
     files = [
@@ -198,12 +199,18 @@ def test_files_that_execute_the_function_come_first_and_quickest() -> None:
         File(name="tests/sql/11_catalog.sql", seconds=1.0, functions=("pgq._f", "pgq._g")),
         File(name="tests/sql/12_install.sql", seconds=0.5, functions=("pgq._g",)),
     ]
-    names = [file.name for file in order(mutant, files, split(script), {})]
-    assert names == ["tests/sql/11_catalog.sql", "tests/sql/10_functions.sql"]
+    kills: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def names(files: list[File]) -> list[str]:
+        return [file.name for file in order(mutant, files, split(script), kills)]
+
+    assert names(files) == ["tests/sql/11_catalog.sql", "tests/sql/10_functions.sql"]
     inlined = [file for file in files if "pgq._f" not in file.functions]
-    assert [f.name for f in order(mutant, inlined, split(script), {})] == [
-        "tests/sql/12_install.sql"
-    ]
+    assert names(inlined) == ["tests/sql/12_install.sql"]
+    kills["token"]["tests/sql/10_functions.sql"] = 2
+    assert names(files) == ["tests/sql/10_functions.sql", "tests/sql/11_catalog.sql"]
+    kills["pgq._f"]["tests/sql/11_catalog.sql"] = 1
+    assert names(files) == ["tests/sql/11_catalog.sql", "tests/sql/10_functions.sql"]
 
 
 def test_a_sample_of_mutants_is_killed(made: list[Mutant]) -> None:
