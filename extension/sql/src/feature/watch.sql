@@ -214,12 +214,13 @@ as $$
 declare
     v_trigger constant name := @extschema@.pgq_check_watch(relation, queue)::name;
 begin
-    if events is null or events = '{}' or not events <@ '{insert,update}'::text[] then
-        raise exception '"events" must be insert, update or both'
-            using errcode = 'invalid_parameter_value';
+    if events is null or dedupe is null then
+        raise exception '"%" must not be null', case when events is null then 'events'
+                                                     else 'dedupe' end
+            using errcode = 'null_value_not_allowed';
     end if;
-    if dedupe is null then
-        raise exception '"dedupe" must not be null'
+    if events = '{}' or not events <@ '{insert,update}'::text[] then
+        raise exception '"events" must be insert, update or both'
             using errcode = 'invalid_parameter_value';
     end if;
     if not exists (select from pg_index i where i.indrelid = relation and i.indisprimary) then
@@ -257,8 +258,8 @@ privilege to enqueue.
 
 Errors:
 
-* 22004: the relation or the queue is null.
-* 22023: the events are not insert, update or both, or dedupe is null.
+* 22004: an argument that is not the condition is null.
+* 22023: the events are not insert, update or both.
 * 42501: a right is missing.
 * 42704: there is no such queue.
 * 55000: the table has no primary key.';

@@ -253,7 +253,6 @@ as $$
 declare
     v_jobs @extschema@.pgq_job[];
 begin
-    perform pgq._check_batch('batch', batch);
     -- A claim and its completion in one transaction: nobody else ever sees the lease.
     v_jobs := array(
         select d from pgq._dequeue(batch, interval '30 seconds', queue, null) d

@@ -11,8 +11,7 @@ declare
     v_slot smallint;
     v_job pgq.job;
 begin
-    perform pgq._check_not_null('id', p_id is null), pgq._check_not_null('token', p_token is null),
-            pgq._check_restricted();
+    perform pgq._check_restricted();
     -- Without a delay it is ready again where it is, before the jobs that became ready after it.
     foreach v_slot in array pgq._looks(array[p_token]) loop
         exit when p_delay <> '0';

@@ -83,7 +83,8 @@ declare
     v_id bigint;
     v_last bigint;
 begin
-    perform pgq._check_not_null('dedupe_key', dedupe_key is null);
+    perform pgq._check_not_null('dedupe_key', dedupe_key is null),
+            pgq._check_not_null('force', force is null);
     -- Another one may have got the key in the transaction that ended the one before.
     loop
         v_id := (pgq._live_keys(v_queue_id, array[dedupe_key]))[1];

@@ -123,8 +123,7 @@ declare
     v_verb text;
     v_queue_id integer;
 begin
-    perform pgq._check_not_null('queue', p_queue is null),
-            pgq._check_not_null('role', p_role is null),
+    perform pgq._check_not_null('role', p_role is null),
             pgq._check_array('privileges', p_privileges);
     select v into v_verb
       from unnest(p_privileges) v where v not in ('enqueue', 'consume', 'observe', 'manage');
