@@ -36,7 +36,7 @@ from pgfind import ServerError, find, find_program
 __all__ = ["PATIENCE", "Account", "Server", "ServerError", "find_account", "find_free_port"]
 
 # Seconds after which a wait for another program counts as a hang, on the slowest machine, too.
-PATIENCE: Final = 300.0
+PATIENCE: Final = float(os.environ.get("PGQ_PATIENCE", "300"))
 
 Mode = Literal["smart", "fast", "immediate", "kill"]
 

@@ -6,7 +6,8 @@
 What mutants there are, mutants.py tells. Each gets a database of its own, copied from a template
 that has pgq and pgTAP, and runs the pgTAP files that execute its functions, the fastest first, to
 the first failure: then it is killed. With --python the survivors run the tests of pytest that
-execute their functions. What tests/mutants/equivalent.toml lists as equivalent runs nothing.
+execute their functions, several mutants of different functions at once: where a test fails, each of
+them runs it alone. What tests/mutants/equivalent.toml lists as equivalent runs nothing.
 
 Which file executes which function the server counts (track_functions) while all files run once on
 functions that differ from the real ones in an empty line. A file that fails then reads the text of
@@ -17,6 +18,7 @@ runs those with a status once more, with new tests.
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -34,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import bootstrap
 import mutants
@@ -48,6 +50,12 @@ CACHE = bootstrap.CACHE / "mutants"
 # How many times as long as without mutants a file may take, and at least how many seconds.
 _SLACK = 20
 _LEAST = 60.0
+# Seconds that a test of pytest waits for others: it often is a mutant that keeps it waiting.
+_PATIENCE = 20
+# How many mutants run pytest together.
+_TOGETHER = 8
+# What waits, or does not, is seen where a test has several sessions.
+_LOCKS = ("table-lock", "nowait", "row-lock", "skip-locked", "advisory-lock")
 # What these operators change is read from the catalog: any file may do so.
 _CATALOG = ("search-path", "revoke")
 
@@ -75,6 +83,10 @@ class Result:
     status: str  # killed, survived, invalid
     stage: str  # sql, python
     by: str
+
+
+# Judges mutants by files, the most promising of which come first.
+Judge: TypeAlias = Callable[[Sequence[Mutant], Sequence[File]], list[Result]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,25 +235,45 @@ class Pytest:
         lines = seen.read_text(encoding="utf-8").splitlines()
         return failure or [_file(json.loads(line)) for line in lines]
 
-    def judge(self, mutant: Mutant, files: Sequence[File]) -> Result:
-        """Run tests on a mutant until one fails, and again by itself."""
-        self._change.write_text(mutant.sql)
-        status, by = "survived", f"{len(files)} tests"
+    def judge(self, batch: Sequence[Mutant], files: Sequence[File]) -> list[Result]:
+        """Run tests on mutants of different functions, and what fails on each of them."""
+        alive, results = list(batch), list[Result]()
         left = [file.name for file in files]
-        while left:
-            failure, failed = self._run(left, _LEAST + _SLACK * sum(f.seconds for f in files))
+        limit = _LEAST + _SLACK * sum(file.seconds for file in files)
+        while left and alive:
+            failure, failed = self._run_on(alive, left, limit)
             if not failure:
                 break
-            if failed not in left or self._run([failed], None)[0]:
-                status, by = "killed", failure
-                break
+            if failed not in left:
+                if len(alive) == 1:
+                    return [*results, _result(alive[0], "killed", "python", failure)]
+                rest = [file for file in files if file.name in left]
+                return results + [found for one in alive for found in self.judge([one], rest)]
+            for one in list(alive):
+                alone, _ = self._run_on([one], [failed], limit)
+                if alone:
+                    results.append(_result(one, "killed", "python", alone))
+                    alive.remove(one)
             left = left[left.index(failed) + 1 :]
-        return _result(mutant, status, "python", by)
+        return results + [
+            _result(one, "survived", "python", f"{len(files)} tests") for one in alive
+        ]
+
+    def _run_on(
+        self, batch: Sequence[Mutant], tests: Sequence[str], limit: float
+    ) -> tuple[str, str]:
+        self._change.write_text("\n".join(mutant.sql for mutant in batch))
+        return self._run(tests, limit)
 
     def _run(self, tests: Sequence[str], limit: float | None, **variables: str) -> tuple[str, str]:
         """Run tests up to the first failure; return that and the name of the test, or nothing."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
-        environment = {**os.environ, CHANGE: str(self._change), **variables}
+        environment = {
+            **os.environ,
+            CHANGE: str(self._change),
+            "PGQ_PATIENCE": str(_PATIENCE),
+            **variables,
+        }
         with subprocess.Popen(
             [*command, "-p", "mutants_pytest", *tests],
             cwd=bootstrap.ROOT,
@@ -332,17 +364,32 @@ def run_pgtap(todo: Sequence[Mutant], script: str, results: Results, run: Run) -
     with contextlib.ExitStack() as stack:
         benches = [stack.enter_context(PgTap(script)) for _ in range(run.jobs)]
         files = measure_all("tests/sql", "*.sql", run.tests, script, benches[0].measure)
-        judge_all(todo, script, files, results, [bench.judge for bench in benches])
+        judges = [_one_by_one(bench.judge) for bench in benches]
+        judge_all([[mutant] for mutant in todo], script, files, results, judges)
+
+
+def batches(todo: Sequence[Mutant], most: int) -> list[list[Mutant]]:
+    """Put mutants together, in their order, those of the same function apart."""
+    made: list[list[Mutant]] = []
+    for mutant in todo:
+        for batch in made:
+            taken = {name for other in batch for name in other.functions}
+            if len(batch) < most and not taken & {*mutant.functions}:
+                batch.append(mutant)
+                break
+        else:
+            made.append([mutant])
+    return made
 
 
 def judge_all(
-    todo: Sequence[Mutant],
+    todo: Sequence[Sequence[Mutant]],
     script: str,
     files: Sequence[File],
     results: Results,
-    judges: Sequence[Callable[[Mutant, Sequence[File]], Result]],
+    judges: Sequence[Judge],
 ) -> None:
-    """Have each judge take the next mutant until none is left."""
+    """Have each judge take the next mutants until none are left."""
     statements = mutants.split(script)
     # What killed mutants of the same function is tried first, then what killed others of its kind.
     kills: dict[str, Counter[str]] = defaultdict(Counter)
@@ -358,18 +405,20 @@ def judge_all(
         if mutant.key in results.by_key:
             note(mutant, results.by_key[mutant.key])
 
-    def work(judge: Callable[[Mutant, Sequence[File]], Result]) -> None:
+    def work(judge: Judge) -> None:
         while True:
             with lock:
-                number, mutant = next(numbered, (0, None))
-            if mutant is None:
+                number, batch = next(numbered, (0, []))
+            if not batch:
                 return
-            result = judge(mutant, order(mutant, files, statements, kills))
+            found = judge(batch, order(batch, files, statements, kills))
+            names = {mutant.key: mutant for mutant in batch}
             with lock:
-                results.add(result)
-                note(mutant, result)
-                told = f"{number}/{len(todo)} {result.status} {mutant.name} | {result.by}"
-                print(told, flush=True)
+                for result in found:
+                    results.add(result)
+                    note(names[result.key], result)
+                    told = f"{result.status} {names[result.key].name} | {result.by}"
+                    print(f"{number}/{len(todo)} {told}", flush=True)
 
     with ThreadPoolExecutor(len(judges)) as pool:
         for done in [pool.submit(work, judge) for judge in judges]:
@@ -377,19 +426,33 @@ def judge_all(
 
 
 def order(
-    mutant: Mutant,
+    batch: Sequence[Mutant],
     files: Sequence[File],
     statements: Sequence[Statement],
     kills: Mapping[str, Counter[str]],
 ) -> list[File]:
-    """Return the files that can kill a mutant, the most promising first."""
-    if mutant.operator in _CATALOG:
-        able = list(files)
-    else:
+    """Return the files that can kill one of some mutants, the most promising first."""
+    promises: dict[str, tuple[float, ...]] = {}
+    for mutant in batch:
         names = reached_by(set(mutant.functions), files, statements)
-        able = [file for file in files if names & {*file.functions} or _names_any(file, mutant)]
-    function, kind = kills[mutant.functions[0]], kills[mutant.operator]
-    return sorted(able, key=lambda file: (-function[file.name], -kind[file.name], file.seconds))
+        function, kind = kills[mutant.functions[0]], kills[mutant.operator]
+        for file in files:
+            is_able = mutant.operator in _CATALOG or names & {*file.functions}
+            if is_able or _names_any(file, mutant):
+                is_alone = mutant.operator in _LOCKS and "within(" not in _source(file.name)
+                promise = (-function[file.name], -kind[file.name], is_alone, file.seconds)
+                promises[file.name] = min(promise, promises.get(file.name, promise))
+    able = [file for file in files if file.name in promises]
+    return sorted(able, key=lambda file: promises[file.name])
+
+
+@functools.cache
+def _source(name: str) -> str:
+    """Return the text of a test of pytest, or of a file."""
+    path, _, test = name.partition("::")
+    text = (bootstrap.ROOT / path).read_text(encoding="utf-8")
+    found = re.search(rf"def {test.partition('[')[0]}\(.*?(?=\n\n\n|\Z)", text, re.DOTALL)
+    return found[0] if test and found else text
 
 
 def reached_by(names: set[str], files: Sequence[File], statements: Sequence[Statement]) -> set[str]:
@@ -427,7 +490,8 @@ def run_pytest(todo: Sequence[Mutant], script: str, results: Results, run: Run) 
             lambda name: suites[0].measure(name, neutral),
         )
         files = [file for file in files if file.functions]
-        judge_all(todo, script, files, results, [suite.judge for suite in suites])
+        together = batches(todo, _TOGETHER)
+        judge_all(together, script, files, results, [suite.judge for suite in suites])
 
 
 def measure_all(
@@ -494,6 +558,10 @@ def survivors(
         and (result := results.by_key.get(mutant.key)) is not None
         and result.status == "survived"
     ]
+
+
+def _one_by_one(judge: Callable[[Mutant, Sequence[File]], Result]) -> Judge:
+    return lambda batch, files: [judge(mutant, files) for mutant in batch]
 
 
 def _result(mutant: Mutant, status: str, stage: str, by: str) -> Result:

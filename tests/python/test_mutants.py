@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from mutants import OPERATORS, Mutant, make_mutants, split
-from run_mutants import EQUIVALENT, File, PgTap, choose, order, read_equivalent, read_script
+from run_mutants import (
+    EQUIVALENT,
+    File,
+    PgTap,
+    Pytest,
+    batches,
+    choose,
+    order,
+    read_equivalent,
+    read_script,
+)
 
 pytestmark = pytest.mark.constant
 
@@ -202,7 +213,7 @@ def test_what_has_killed_the_like_comes_first_then_what_is_quickest() -> None:
     kills: dict[str, Counter[str]] = defaultdict(Counter)
 
     def names(files: list[File]) -> list[str]:
-        return [file.name for file in order(mutant, files, split(script), kills)]
+        return [file.name for file in order([mutant], files, split(script), kills)]
 
     assert names(files) == ["tests/sql/11_catalog.sql", "tests/sql/10_functions.sql"]
     inlined = [file for file in files if "pgq._f" not in file.functions]
@@ -211,6 +222,47 @@ def test_what_has_killed_the_like_comes_first_then_what_is_quickest() -> None:
     assert names(files) == ["tests/sql/10_functions.sql", "tests/sql/11_catalog.sql"]
     kills["pgq._f"]["tests/sql/11_catalog.sql"] = 1
     assert names(files) == ["tests/sql/11_catalog.sql", "tests/sql/10_functions.sql"]
+
+
+class Rehearsed(Pytest):
+    """Pytest that only looks which functions are mutated, and fails the tests that name them."""
+
+    failing: ClassVar[dict[str, list[str]]] = {}
+
+    def _run(self, tests: Sequence[str], limit: float | None, **_: str) -> tuple[str, str]:
+        del limit
+        text = self._change.read_text(encoding="utf-8")
+        for test in tests:
+            if any(all(name in text for name in names.split()) for names in self.failing[test]):
+                return f"FAILED {test}", test
+        return "", ""
+
+
+def test_mutants_that_run_together_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "".join(
+        function("delete from j where token = t;").replace("_f", name)
+        for name in ("_f", "_g", "_h")
+    ) + function("delete from i where token = t;")
+    made = make_mutants(script)
+    together = batches(made, 8)
+    assert [[m.functions[0] for m in batch] for batch in together] == [
+        ["pgq._f", "pgq._g", "pgq._h"],
+        ["pgq._f"],
+    ]
+    assert [len(batch) for batch in batches(made, 2)] == [2, 2]
+    # The second test fails for two of them together and for none alone.
+    failing = {"t1": ["_f"], "t2": ["_g _h"], "t3": ["_h"], "t4": []}
+    monkeypatch.setattr(Rehearsed, "failing", failing)
+    files = [File(name=name, seconds=1.0, functions=()) for name in failing]
+    found = Rehearsed(tmp_path / "change.sql").judge(together[0], files)
+    by_key = {result.key: (result.status, result.by) for result in found}
+    assert [by_key[mutant.key] for mutant in together[0]] == [
+        ("killed", "FAILED t1"),
+        ("survived", "4 tests"),
+        ("killed", "FAILED t3"),
+    ]
 
 
 def test_a_sample_of_mutants_is_killed(made: list[Mutant]) -> None:
