@@ -6,8 +6,9 @@
 What mutants there are, mutants.py tells. Each gets a database of its own, copied from a template
 that has pgq and pgTAP, and runs the pgTAP files that execute its functions, the fastest first, to
 the first failure: then it is killed. With --python the survivors run the tests of pytest that
-execute their functions, several mutants of different functions at once: where a test fails, each of
-them runs it alone. What tests/mutants/equivalent.toml lists as equivalent runs nothing.
+execute their functions: each mutant alone the most promising ones for some seconds, then several of
+different functions at once all of them. Where a test fails, each of those runs it alone. What
+tests/mutants/equivalent.toml lists as equivalent runs nothing.
 
 Which file executes which function the server counts (track_functions) while all files run once on
 functions that differ from the real ones in an empty line. A file that fails then reads the text of
@@ -20,7 +21,9 @@ import argparse
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
+import math
 import os
 import random
 import re
@@ -52,7 +55,8 @@ _SLACK = 20
 _LEAST = 60.0
 # Seconds that a test of pytest waits for others: it often is a mutant that keeps it waiting.
 _PATIENCE = 20
-# How many mutants run pytest together.
+# For how many seconds a mutant runs pytest alone, and how many of those that are left do together.
+_ALONE = 20.0
 _TOGETHER = 8
 # What waits, or does not, is seen where a test has several sessions.
 _LOCKS = ("table-lock", "nowait", "row-lock", "skip-locked", "advisory-lock")
@@ -388,12 +392,15 @@ def judge_all(
     files: Sequence[File],
     results: Results,
     judges: Sequence[Judge],
+    *,
+    seconds: float = math.inf,
 ) -> None:
     """Have each judge take the next mutants until none are left."""
     statements = mutants.split(script)
     # What killed mutants of the same function is tried first, then what killed others of its kind.
     kills: dict[str, Counter[str]] = defaultdict(Counter)
     numbered = iter(enumerate(todo, 1))
+    none: Sequence[Mutant] = ()
     lock = threading.Lock()
 
     def note(mutant: Mutant, result: Result) -> None:
@@ -408,10 +415,12 @@ def judge_all(
     def work(judge: Judge) -> None:
         while True:
             with lock:
-                number, batch = next(numbered, (0, []))
+                number, batch = next(numbered, (0, none))
             if not batch:
                 return
-            found = judge(batch, order(batch, files, statements, kills))
+            ordered = order(batch, files, statements, kills)
+            spent = itertools.accumulate(file.seconds for file in ordered)
+            found = judge(batch, [f for f, s in zip(ordered, spent, strict=True) if s < seconds])
             names = {mutant.key: mutant for mutant in batch}
             with lock:
                 for result in found:
@@ -490,8 +499,10 @@ def run_pytest(todo: Sequence[Mutant], script: str, results: Results, run: Run) 
             lambda name: suites[0].measure(name, neutral),
         )
         files = [file for file in files if file.functions]
-        together = batches(todo, _TOGETHER)
-        judge_all(together, script, files, results, [suite.judge for suite in suites])
+        judges = [suite.judge for suite in suites]
+        judge_all([[mutant] for mutant in todo], script, files, results, judges, seconds=_ALONE)
+        left = [mutant for mutant in todo if results.by_key[mutant.key].status == "survived"]
+        judge_all(batches(left, _TOGETHER), script, files, results, judges)
 
 
 def measure_all(
