@@ -7,6 +7,7 @@
 begin;
 select plan(3);
 \ir support/clock.psql
+\ir support/member.psql
 set local client_min_messages = warning;
 
 create table orders (id bigint primary key);
@@ -36,9 +37,7 @@ select p.oid::regprocedure::text as function, a.name,
              left join pg_temp.good g on g.name = o.name
             where o.n <= p.pronargs and (o.n = a.n or o.n <= p.pronargs - p.pronargdefaults)
        )) as text
-  from pg_proc p
-  join pg_depend d on d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'
-  join pg_extension e on e.oid = d.refobjid and e.extname = 'pgq',
+  from pg_proc p join member m on m.objid = p.oid and m.classid = 'pg_proc'::regclass,
        unnest(p.proargnames) with ordinality a (name, n)
  where p.pronamespace <> 'pgq'::regnamespace and a.n <= p.pronargs
    and coalesce(pg_get_function_arg_default(p.oid, a.n::integer), 'none') !~ '^NULL';
