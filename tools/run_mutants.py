@@ -400,7 +400,6 @@ def judge_all(
     # What killed mutants of the same function is tried first, then what killed others of its kind.
     kills: dict[str, Counter[str]] = defaultdict(Counter)
     numbered = iter(enumerate(todo, 1))
-    none: Sequence[Mutant] = ()
     lock = threading.Lock()
 
     def note(mutant: Mutant, result: Result) -> None:
@@ -415,7 +414,7 @@ def judge_all(
     def work(judge: Judge) -> None:
         while True:
             with lock:
-                number, batch = next(numbered, (0, none))
+                number, batch = next(numbered, (0, ()))
             if not batch:
                 return
             ordered = order(batch, files, statements, kills)

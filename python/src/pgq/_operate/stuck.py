@@ -10,6 +10,7 @@ from pgq._operate import wording
 from pgq._operate.finding import Facts, Finding, Limits, Row, jobs_wait, literal, some
 
 _LIVE: Final = ("ready", "scheduled", "waiting", "active")
+_OVER: Final = ("dead", "cancelled")  # of a job that others wait for
 _RELEASE: Final = (
     "SELECT pgq_release(id, token) FROM pgq_jobs WHERE queue = {queue} AND state = 'active' AND "
     "worker = {worker}"
@@ -44,7 +45,7 @@ class _Queue:
             one
             for one in rows
             if one["cause"] in ("group", "after")
-            and (one["state"] in ("dead", "cancelled") or facts.age(one) > limits.ready_age)
+            and (one["state"] in _OVER or facts.age(one) > limits.ready_age)
             and not {(one["job_id"], None), (None, one["pid"])} & held
         ]
         self.rate = next((one for one in rows if one["cause"] == "rate_limit"), None)
@@ -70,8 +71,8 @@ class _Queue:
         found: list[Finding] = []
         for cause in ("group", "after"):
             rows = [one for one in self.waits if one["cause"] == cause]
-            over = [one for one in rows if one["state"] in ("dead", "cancelled")]
-            live = [one for one in rows if one["state"] not in ("dead", "cancelled")]
+            over = [one for one in rows if one["state"] in _OVER]
+            live = [one for one in rows if one["state"] not in _OVER]
             if over:
                 what = "blocked group" if cause == "group" else "after a dead job"
                 found.append(self._behind(what, over, self._unblock(over[0])))
