@@ -189,7 +189,6 @@ returns void
 language plpgsql
 as $$
 begin
-    perform pgq._check_restricted();
     if not pgq._may(null, p_verb) then
         raise exception 'permission denied for queue "*"'
             using errcode = 'insufficient_privilege',

@@ -18,7 +18,8 @@ begin
             select max(case when pg_column_size(v) > p_max then pg_column_size(v)
                             else octet_length(v::text) end)
               from unnest(p_values) v
-             where pg_column_size(v) > least(4000, p_max / 10000)
+             -- A number of 131072 digits can take 16 bytes.
+             where pg_column_size(v) > p_max / 10000
         );
     exception
         -- It cannot be text at all.

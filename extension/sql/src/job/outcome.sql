@@ -20,7 +20,6 @@ declare
 begin
     perform pgq._check_not_null('id', id is null);
     perform pgq._check_not_null('token', token is null);
-    perform pgq._check_restricted();
     v_job := pgq._find_mine(id, 'consume');
     if v_job.id is not null then
         return case when v_job.token = pgq_outcome.token then 'active' else 'lost' end;
