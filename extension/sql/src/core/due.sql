@@ -105,7 +105,7 @@ begin
            ) live on true,
            lateral (
                select coalesce(case when f.mark <= pgq._us(p_now)
-                                    then greatest(f.base, least(live.due - 1, f.mark)) end, 0)
+                                    then least(live.due - 1, f.mark) end, 0)
                           as base
            ) n
      where f.n is null or f.mark > pgq._us(p_now)

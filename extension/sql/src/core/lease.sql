@@ -10,7 +10,7 @@ as $$
 declare
     v_job pgq.job := pgq._remove(p_slot, p_id);
 begin
-    v_job.lost := least(v_job.lost + 1, 32767)::smallint;
+    v_job.lost := v_job.lost + 1;
     perform pgq._put_back(
         v_job, case when v_job.lost = 1 then interval '0' end, pgq._loss(v_job), true
     );

@@ -111,7 +111,7 @@ returns interval
 language plpgsql
 as $$
 declare
-    v_tries constant integer := greatest(p_attempt - 1, 0);
+    v_tries constant integer := p_attempt - 1;
     v_seconds double precision := extract(epoch from p_queue.backoff_max)::double precision;
 begin
     -- In logarithms first: the power overflows long before attempts run out.

@@ -16,6 +16,8 @@
  *     for: what they commit below the floor is found by a tick.
  *   - base may rise up to the same mark when no transaction below that id has a lock on the slot
  *     for writing.
+ * So both are at most the mark of their row, and what replaces them here is no lower.
+ *
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
  * floor, so a rollback finds it above the floor.
  *
@@ -73,7 +75,7 @@ begin
     end if;
     insert into pgq.floor_{slot} (slot, n, lane, floor, base, mark, swept)
     select {slot}, nextval('pgq.floor_n'), p_lane,
-           greatest(f.floor, least(f.mark, ready.pos - 1), 0), coalesce(f.base, 0), v_mark, f.swept
+           coalesce(least(f.mark, ready.pos - 1), 0), coalesce(f.base, 0), v_mark, f.swept
       from (select pg_current_snapshot() as snapshot) s
       left join lateral (
               select o.*, coalesce(o.mark_xid, pgq._full_xid(
@@ -169,7 +171,7 @@ declare
 begin
     if abs(v_ms - coalesce(pg_sequence_last_value('pgq.xid_shifted'), 0)) >= 1000 then
         perform setval('pgq.xid_shifted', v_ms);
-        perform setval('pgq.xid_old', greatest(pg_sequence_last_value('pgq.xid_recent'), 1));
+        perform setval('pgq.xid_old', pg_sequence_last_value('pgq.xid_recent'));
         perform setval('pgq.xid_recent', pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
     end if;
 end

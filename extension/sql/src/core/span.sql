@@ -91,11 +91,11 @@ begin
            ) d,
            lateral (
                select case when d.for_base and s.swept is null
-                           then greatest(s.base, least(s.live - 1, s.mark)) else s.base end as base
+                           then least(s.live - 1, s.mark) else s.base end as base
            ) b,
            lateral (
                select coalesce(least(s.free - 1, greatest(b.base, case
-                          when d.for_floor then greatest(s.floor, least(s.mark, ready.pos - 1))
+                          when d.for_floor then least(s.mark, ready.pos - 1)
                           else s.floor end)), 0) as floor,
                       coalesce(b.base, 0) as base,
                       case when s.xid is null or (d.for_floor and d.for_base)

@@ -42,7 +42,7 @@ begin
       from (
                select o.id, o.sample as before,
                       case when c.rows > 60 then least(o.sample * c.rows / 30, 1000000)
-                           when coalesce(c.rows, 0) < 8 then greatest(o.sample / 2, 1)
+                           when coalesce(c.rows, 0) < 8 then o.sample / 2
                            else o.sample end::integer as sample
                  from pgq.queue o
                  left join (

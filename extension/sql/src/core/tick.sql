@@ -41,7 +41,7 @@ returns void
 language plpgsql
 as $$
 begin
-    perform setval('pgq.next_tick', greatest(pgq._ms(p_at), 1))
+    perform setval('pgq.next_tick', pgq._ms(p_at))
       where pgq._ms(p_at) < pg_sequence_last_value('pgq.next_tick');
 end
 $$;

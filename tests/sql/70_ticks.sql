@@ -1,0 +1,122 @@
+/*
+ * When the next tick comes, and what ticks with nothing to do leave alone.
+ */
+begin;
+select plan(29);
+\ir support/clock.psql
+
+create function pg_temp.next_tick() returns interval language sql as $$
+    select timestamptz 'epoch' + pg_sequence_last_value('pgq.next_tick') * interval '1 ms'
+           - pgq._now()
+$$;
+
+-- Who claims when a tick is due queues it, and nobody else does meanwhile.
+select pg_temp.wait('0') \g /dev/null
+select is(pg_temp.next_tick(), interval '500 ms', 'the next tick is due in half a second');
+select is((select count(*) from pgq.chore), 0::bigint, 'a tick leaves no chore');
+select pg_temp.pass('501 ms'), pgq_dequeue(1, '1 hour') \g /dev/null
+select is((select count(*) from pgq.chore), 1::bigint, 'the first claim then queues one');
+select is(pg_temp.next_tick(), interval '500 ms', 'which is to come within half a second');
+select pgq_dequeue(1, '1 hour'), pgq_dequeue(1, '501 ms') \g /dev/null
+select is((select count(*) from pgq.chore), 1::bigint, 'so others queue none');
+select pgq_dequeue(1, '100 ms') \g /dev/null
+select is(pg_temp.next_tick(), interval '101 ms', 'it comes when the shortest lease expires');
+select pg_temp.pass('501 ms'), pgq_dequeue(1, '100 ms') \g /dev/null
+select is(pg_temp.next_tick(), interval '101 ms', 'also if the tick before is due then');
+select pgq_dequeue(1, '1 hour') \g /dev/null
+select is(pg_temp.next_tick(), interval '101 ms', 'a longer one changes nothing');
+select pg_temp.wait('0') \g /dev/null
+select is((select count(*) from pgq.chore), 0::bigint, 'the tick does the chores');
+select pg_temp.pass('2600 ms'), pgq_dequeue(1, '1 hour'), pgq_dequeue(1, '1 hour') \g /dev/null
+select is((select count(*) from pgq.chore), 2::bigint, 'if none comes for long everybody queues one');
+
+-- When a job falls due.
+select pg_temp.wait('0') \g /dev/null
+select pgq_enqueue('1', run_at => pgq._now() + '300 ms') \g /dev/null
+select pgq_enqueue('2', run_at => pgq._now() + '400 ms') \g /dev/null
+select is(pg_temp.next_tick(), interval '300 ms', 'a scheduled job has it come');
+select pg_temp.wait('0') \g /dev/null
+select is(pg_temp.next_tick(), interval '300 ms', 'and the tick before');
+select pg_temp.wait('290 ms') \g /dev/null
+select is(pg_temp.next_tick(), interval '20 ms', 'but no sooner than 20 ms after it');
+select pg_temp.wait('20 ms') \g /dev/null
+select is(pg_temp.take(), '{1}', 'then the job is claimed');
+select pgq_purge('default') \g /dev/null
+select pgq_complete(j.id, j.token) from pgq.job j \g /dev/null
+
+-- The chores of earlier ones, which a held horizon keeps, are passed by: not those of the last.
+insert into pgq.chore select from generate_series(1, 9999);
+select pg_relation_size('pgq.chore') > 20 * 8192 as has_pages \gset
+select is(:'has_pages', true, 'many chores');
+select setseed(0.5), pg_temp.wait('0') \g /dev/null
+select cmp_ok((select count(*) from pgq.chore), '<', 9999::bigint, 'those of the last pages go');
+select cmp_ok((select count(*) from pgq.chore), '>', 0::bigint, 'the others are not looked at');
+delete from pgq.chore;
+
+-- With nothing to do.
+create function pg_temp.files() returns text language sql as $$
+    select string_agg(concat_ws(' ', c.oid::regclass, pg_relation_filenode(c.oid)), ', '
+                      order by c.oid)
+      from pg_class c
+     where c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
+$$;
+select pg_temp.tick(200) \g /dev/null
+select pg_temp.files() as before \gset
+select pg_temp.tick(400) \g /dev/null
+select is(pg_temp.files(), :'before', 'ticks truncate no empty table');
+
+-- How many calls are counted, whatever the minute.
+create function pg_temp.sample(p_completed integer, p_failed integer) returns integer
+language plpgsql as $$
+begin
+    perform pgq._count_ends(l.id, c, 1 - c)
+       from pgq.lane l, (
+                select 1 as c from generate_series(1, p_completed)
+                 union all select 0 from generate_series(1, p_failed)
+            ) c
+      where l.queue = 'default';
+    perform pgq._fit_samples();
+    return (select q.sample from pgq.queue q where q.name = 'default');
+end
+$$;
+create function pg_temp.samples(p_minute integer, p_completed integer[]) returns integer[]
+language plpgsql as $$
+begin
+    perform pg_temp.now_is('2040-01-01 01:00'::timestamptz + p_minute * interval '1 minute');
+    update pgq.queue set sample = 1;
+    return array(select pg_temp.sample(c, 0) from unnest(p_completed) c);
+end
+$$;
+select is(
+    pg_temp.samples(minute, '{60,61,100,61,60,8}'), '{1,2,6,12,12,12}',
+    'where more than 60 calls in a second are counted, so many stand for others that 30 are left')
+  from generate_series(0, 2) minute;
+select is(pg_temp.sample(7, 99), 6, 'half of that where few come, failures aside');
+select ctid as before from pgq.queue where name = 'default' \gset
+select is(
+    (select count(*) from generate_series(1, 9) where pg_temp.sample(30, 0) = 6
+        and (select q.ctid from pgq.queue q where q.name = 'default') = :'before'), 9::bigint,
+    'nothing is written where that stays as it is');
+select pg_temp.sample(0, 0), pg_temp.sample(0, 0) \g /dev/null
+select is(pg_temp.sample(0, 99), 1, 'in the end all are counted');
+update pgq.queue set sample = 900000 where name = 'default';
+select is(pg_temp.sample(100, 0), 1000000, 'and never fewer than one of a million');
+
+-- What is counted shows for an hour.
+update pgq.queue set sample = 1;
+create temp view counted as
+select q.completed_last_minute, q.completed_last_hour from pgq_queues q where q.queue = 'default';
+select pg_temp.now_is('2040-01-01 09:00'), pgq_enqueue('1') \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_dequeue() d \g /dev/null
+select pg_temp.wait('1 minute') from generate_series(1, 5) \g /dev/null
+select results_eq('select * from counted', 'values (0::bigint, 1::bigint)', 'for an hour');
+select pg_temp.wait('1 minute') from generate_series(1, 56) \g /dev/null
+select results_eq('select * from counted', 'values (0::bigint, 0::bigint)', 'and no longer');
+select is((select count(*) from pgq.stat), 1::bigint, 'for a minute more it is kept');
+select pgq_enqueue('1') \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_dequeue() d \g /dev/null
+select pg_temp.wait('1 minute') from generate_series(1, 4) \g /dev/null
+select is((select count(*) from pgq.stat), 1::bigint, 'until others come');
+
+select * from finish();
+rollback;
