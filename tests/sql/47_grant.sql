@@ -62,6 +62,7 @@ create role regress_nil;
 create role regress_ann;
 create role regress_bob;
 create role regress_chief;
+create role regress_eve;
 create role "Ann ""O'Neil";
 select pgq_create_queue('a', group_on_dead => 'block'),
        pgq_create_queue('b', group_on_dead => 'block') \g /dev/null
@@ -104,8 +105,9 @@ select is_empty($$ select pg_temp.not_refused('regress_nil') $$,
 select cmp_ok((select count(*) from pg_temp.not_refused(current_user)), '>', 60::bigint,
     'and those were all there are');
 
--- A role with everything on queue a; another one may do everything with all queues.
+-- Roles with everything on queue a, and on queue b; another one may do everything with all queues.
 select pgq_grant('a', 'regress_ann', '{enqueue,consume,observe,manage}'),
+       pgq_grant('b', 'regress_eve', '{enqueue,consume,observe,manage}'),
        pgq_grant('*', 'regress_chief', '{enqueue,consume,observe,manage}') \g /dev/null
 select is(pg_temp.rights('regress_chief'), (select count(*) from pg_proc where proname ~ '^pgq_'),
     'all privileges together let a role call every function');
@@ -421,7 +423,8 @@ select is(
            where v.role ~ '^regress_' order by v.queue, v.role),
     array[
         '* regress_chief {consume,enqueue,manage,observe}',
-        'a regress_ann {consume,enqueue,manage,observe}', 'a2 regress_ann {consume}'
+        'a regress_ann {consume,enqueue,manage,observe}', 'a2 regress_ann {consume}',
+        'b regress_eve {consume,enqueue,manage,observe}'
     ], 'pgq_privileges shows what was granted');
 select is(pg_temp.ask('regress_ann', 'select distinct queue from pgq_privileges'), '(a)',
     'of the queues that the caller may observe');

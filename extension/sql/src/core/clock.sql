@@ -45,14 +45,13 @@ begin
           from pgq.job j
          where (j.token is not null and j.lease_expires_at > v_late + j.lease_ms * v_ms)
             or (j.token is null and j.claimed_at > v_late)
-            or (j.due > pgq._us(greatest(j.run_at, v_late)))
+            or j.due > pgq._us(j.run_at)
            for update skip locked
     )
     update pgq.job j
        set claimed_at = least(j.claimed_at, p_now),
            run_at = o.run_at,
-           lease_expires_at = case when j.token is not null
-                                   then least(j.lease_expires_at, p_now + j.lease_ms * v_ms) end,
+           lease_expires_at = case when j.token is not null then p_now + j.lease_ms * v_ms end,
            due = case when j.due is not null then pgq._us(greatest(o.run_at, p_now)) end
       from late o
      where j.slot = o.slot and j.id = o.id;
@@ -60,7 +59,7 @@ begin
      where s.ctid = any (array(
                select o.ctid
                  from pgq.start o join pgq.queue q on q.id = o.queue_id
-                where q.rate_limit > 0 and o.moment > pgq._moment(q, v_late)
+                where o.moment > pgq._moment(q, v_late)
                   for update of o skip locked
            ));
     perform pgq._bring_schedules(p_now, true);

@@ -48,7 +48,7 @@ begin
     -- Heads of groups stay in their lines.
     for v_row in
         select j.* from pgq.job j
-         where j.slot = p_slot and j.id = any (p_ids) and j.place is not null order by j.due, j.id
+         where j.slot = p_slot and j.id = any (p_ids) order by j.due, j.id
     loop
         perform pgq._promote_head(v_row);
     end loop;
@@ -108,8 +108,7 @@ begin
                                     then least(live.due - 1, f.mark) end, 0)
                           as base
            ) n
-     where f.n is null or f.mark > pgq._us(p_now)
-        or (coalesce(p_writer >= f.xid, true) and f.mark < pgq._us(p_now))
+     where f.n is null or f.mark > pgq._us(p_now) or coalesce(p_writer >= f.xid, true)
     returning n into v_n;
     -- A parked slot may stay for long. The one before, without a look at all dead ones.
     delete from pgq.floor f

@@ -67,8 +67,9 @@ begin
         insert into pgq.floor (slot, n, lane, floor, base, mark)
         select p_slot, nextval('pgq.floor_n'), f.lane, 0, 0, 0
           from (select distinct o.lane from pgq.floor o where o.slot = p_slot) f;
+        return false;
     end if;
-    if v_found or pgq._is_dumped() then
+    if pgq._is_dumped() then
         return false;
     end if;
     execute format(
@@ -110,13 +111,8 @@ language plpgsql
 set lock_timeout = '10ms'
 as $$
 begin
-    if pgq._truncate(p_slot) then
-        return true;
-    end if;
     -- Under load there is always a commit that looks at the lines of groups: one waits for those.
-    if pgq._is_dumped() or not pgq._has_only_short_users(p_slot, p_now)
-        or pgq._has_jobs(p_slot)
-    then
+    if pgq._is_dumped() or not pgq._has_only_short_users(p_slot, p_now) then
         return false;
     end if;
     execute format('lock table pgq.job_%1$s, pgq.note_%1$s in access exclusive mode', p_slot);

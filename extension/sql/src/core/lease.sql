@@ -73,8 +73,7 @@ language plpgsql
 as $$
 begin
     perform from pgq.job j
-      where j.slot in (4, 5) and j.id = p_id and j.place is not null and p_group_id is not null
-        for update skip locked;
+      where j.slot in (4, 5) and j.id = p_id for update skip locked;
     return found or p_group_id is null;
 end
 $$;
@@ -136,9 +135,8 @@ declare
         select o from unnest(v_spans) s, unnest(s.overdue) o limit 1000
     );
 begin
-    perform pgq._reclaim(p_slot, v_expired, p_now) where v_expired <> '{}';
-    perform pgq._bury(p_slot, v_overdue, p_now) where v_overdue <> '{}';
-    perform pgq._set_positions(p_slot, v_spans, p_writer);
+    perform pgq._reclaim(p_slot, v_expired, p_now), pgq._bury(p_slot, v_overdue, p_now),
+            pgq._set_positions(p_slot, v_spans, p_writer);
 end
 $$;
 comment on function pgq._sweep(smallint, timestamptz, bigint) is
