@@ -1,0 +1,97 @@
+/*
+ * What has failed in maintenance is left out for ten minutes, and nothing else is.
+ */
+begin;
+select plan(10);
+\ir support/clock.psql
+
+create function pg_temp.commit() returns void language plpgsql as $$
+begin
+    perform set_config('pgq.decided', '', true);
+    set constraints all immediate;
+    set constraints all deferred;
+end
+$$;
+create function pg_temp.job(p_label text) returns pgq_jobs language sql as $$
+    select j from pgq_jobs j where j.payload = to_jsonb(p_label)
+$$;
+create function pg_temp.states() returns table (skipped text, other text) language sql as $$
+    select string_agg(l || ' ' || (pg_temp.job(l || ' 1')).state, ', ' order by l),
+           string_agg(l || ' ' || (pg_temp.job(l || ' 2')).state, ', ' order by l)
+      from unnest('{lease,due,group,after,old}'::text[]) l
+$$;
+create function pg_temp.skip(p_kind text, p_key text) returns void language sql as $$
+    insert into pgq.skipped (kind, key, at, error) values (p_kind, p_key, pgq._now(), 'it fails')
+$$;
+
+-- Two of each kind, of which maintenance has failed with the first one.
+select pg_temp.add(l || i), pg_temp.add('before' || i)
+  from unnest('{"lease "}'::text[]) l, generate_series(1, 2) i \g /dev/null
+select pg_temp.take(4, p_timeout => '1 s') \g /dev/null
+select pgq_complete(j.id, j.token) from pgq.job j where j.payload in ('"before1"', '"before2"')
+    \g /dev/null
+select pg_temp.add('due ' || i, p_delay => '1 s'),
+       pgq_enqueue(to_jsonb('old ' || i), expires_at => pgq._now() + '1 s'),
+       pgq_enqueue(to_jsonb('group ' || i), group_key => 'g' || i),
+       pgq_schedule('s' || i, '* * * * *')
+  from generate_series(1, 2) i \g /dev/null
+select pgq_enqueue('"first"', priority => 9) as first \gset
+select pgq_enqueue(to_jsonb('after ' || i), after => array[:first]) from generate_series(1, 2) i
+    \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_dequeue() d \g /dev/null
+select pg_temp.commit() \g /dev/null
+select pg_temp.skip('job', (pg_temp.job(l || ' 1')).id::text)
+  from unnest('{lease,due,after,old}'::text[]) l \g /dev/null
+select pg_temp.skip('group', j.group_id::text) from pgq.job j where j.payload = '"group 1"' \g /dev/null
+select pg_temp.skip('schedule', 's1') \g /dev/null
+select pg_temp.wait('9 minutes') \g /dev/null
+select results_eq(
+    'select * from pg_temp.states()',
+    $$ values ('after waiting, due scheduled, group waiting, lease active, old ready',
+               'after ready, due ready, group ready, lease ready, old dead') $$,
+    'maintenance leaves out what has failed, and nothing else');
+select results_eq(
+    $$ select distinct j.headers ->> 'pgq_schedule' from pgq.job j
+        where j.headers ? 'pgq_schedule' $$, array['s2'], 'schedules, too');
+select is(
+    pg_sequence_last_value('pgq.next_tick'), pgq._ms(pgq._now()) + 500,
+    'and does not hurry for it');
+select is(
+    (select count(*) from pgq_health h where h.subject = 'skipped' and h.status = 'warning'),
+    6::bigint, 'which health tells');
+
+-- It is not moved from slot to slot either.
+create function pg_temp.moved(p_from integer, p_to integer, p_last_first boolean default false)
+returns boolean language plpgsql as $$
+declare
+    v_moved constant integer := pgq._move(p_from::smallint, p_to::smallint, 1000, p_last_first);
+begin
+    return v_moved > 0 and not exists (
+        select from pgq.job j where j.slot = p_from and j.place is null and (
+            select count(*) = 0 from pgq.skipped s where s.kind = 'job' and s.key = j.id::text
+        )
+    ) and exists (select from pgq.job j where j.slot = p_from);
+end
+$$;
+savepoint before;
+select is(pg_temp.moved(0, 1), true, 'from a slot of the ring all others are moved');
+rollback to before;
+select is(pg_temp.moved(0, 1, true), true, 'also the last ones first');
+rollback to before;
+select pg_temp.add('far', p_delay => '1 day') \g /dev/null
+select is(pg_temp.moved(4, 5), true, 'and from a parked slot');
+rollback to before;
+
+-- After ten minutes it is tried again, or when the clock was set back.
+select pg_temp.wait('1 minute 1 ms') \g /dev/null
+select is((select count(*) from pgq.skipped), 0::bigint, 'after ten minutes it is tried again');
+select results_eq(
+    'select s.skipped from pg_temp.states() s',
+    $$ values ('after ready, due ready, group ready, lease ready, old dead') $$, 'with success');
+rollback to before;
+select pg_temp.now_is(pgq._now() - interval '9 minutes 1 s'), pgq._tick() \g /dev/null
+select is((select count(*) from pgq.skipped), 0::bigint,
+          'as it is when the clock was set back behind its failure');
+
+select * from finish();
+rollback;
