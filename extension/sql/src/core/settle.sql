@@ -47,7 +47,7 @@ declare
 begin
     if pgq._is_kept(p_job.token) then
         -- As it is when the job is locked, which may have taken a while.
-        select q.name, q.sample, greatest(q.keep_completed, q.dedupe_for) as most,
+        select q.name, q.sample, q.keep_completed,
                case when p_job.dedupe_key is null then q.keep_completed
                     else greatest(q.keep_completed, q.dedupe_for) end as keep
           into v_queue from pgq.queue q where q.id = pgq._queue_of(p_job.lane);
@@ -58,7 +58,7 @@ begin
             insert into pgq.archive values (v_row.*);
         end if;
         perform pgq._count_ends(p_job.lane, v_queue.sample, 0)
-          where v_queue.most > '0' and random() * v_queue.sample < 1;
+          where v_queue.keep_completed > '0' and random() * v_queue.sample < 1;
     end if;
     perform pgq._note_ended(array[p_job], 'completed')
       where p_job.group_id is not null or p_job.is_awaited;
@@ -128,7 +128,7 @@ begin
            and case when d.dedupe_key is null then q.keep else q.keep_key end > '0'
     )
     select array_agg(d.id) as ids,
-           array_agg(d.lane) filter (where pgq._is_kept(d.token) and q.keep_key > '0') as counted,
+           array_agg(d.lane) filter (where pgq._is_kept(d.token) and q.keep > '0') as counted,
            max(q.sample) as sample,
            array_agg(d.id) filter (where d.group_id is not null) as heads,
            array_agg(d.group_id) filter (where d.group_id is not null) as groups,
