@@ -366,8 +366,10 @@ def _condition_edits(tokens: Sequence[Token], text: str, *, locks: bool) -> list
     words = [token.text.lower() for token in tokens]
     for at, word in enumerate(words):
         before = words[at - 1] if at else ";"
-        if word in ("where", "having") or (word == "on" and before not in ("update", "delete")):
-            if (word == "on" and words[at + 1] in ("conflict", "commit")) or (
+        if word in ("where", "having") or (
+            word == "on" and before not in ("update", "delete", "distinct")
+        ):
+            if (word == "on" and words[at + 1] in ("conflict", "commit", "constraint")) or (
                 words[at - 2 : at] == ["filter", "("]
             ):
                 continue
@@ -416,6 +418,8 @@ def _end_of_condition(tokens: Sequence[Token], words: Sequence[str], begin: int,
             at = _closing(tokens, at) + 1
         elif word == "case":
             at = _end_of_case(words, at) + 1
+        elif words[at : at + 2] == ["on", "conflict"]:
+            return at
         elif word in (")", "]", ";") or (word in _ENDS and not (kind == "value" and word == ",")):
             return at
         else:

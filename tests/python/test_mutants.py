@@ -101,6 +101,12 @@ GUARDS: list[tuple[str, str, list[str]]] = [
         ["and (true or", "or true);"],
     ),
     ("state", "perform count(*) filter (where a > 1) from j where true;", []),
+    ("state", "perform distinct on (a > 1) a from j;", []),
+    (
+        "state",
+        "insert into j select 1 where a > 1 on conflict on constraint c do update set a = 2;",
+        ["where true on conflict on constraint c do"],
+    ),
 ]
 
 
