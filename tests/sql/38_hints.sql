@@ -58,7 +58,7 @@ select cmp_ok(pg_temp.hints('w'), '>=', 29000::bigint, 'of many hints a tick tak
 select cmp_ok(pg_relation_size('pgq.hint'), '>', 1048576::bigint, 'and all others stay');
 delete from pgq.hint h where h.key > 1000900;
 select pg_temp.wait('0') \g /dev/null
-select is(pg_relation_size('pgq.hint'), 0::bigint, 'with the last of them their dead rows go');
+select cmp_ok(pg_relation_size('pgq.hint'), '<=', 8192::bigint, 'with the last of them their dead rows go');
 
 select * from finish();
 rollback;
