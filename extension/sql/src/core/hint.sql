@@ -94,7 +94,7 @@ begin
        from (
                 select j.slot, array_agg(j.id) as ids
                   from pgq.job j
-                 where j.id = any (v_ids) and j.slot in (0, 1, 2, 3) and j.lease_expires_at <= p_now
+                 where j.id = any (v_ids) and j.slot in (0, 1, 2, 3)
                  group by j.slot
             ) l;
     -- Not of what is locked or fails: that is tried again.
