@@ -2,7 +2,7 @@
  * Retention: partitions of the archive are truncated when all that is in them has expired.
  */
 begin;
-select plan(28);
+select plan(31);
 \ir support/clock.psql
 
 create temp table kept (id bigint, expires_at timestamptz);
@@ -122,6 +122,26 @@ select is(
     'a tick of the last window leaves what has come since');
 select pg_temp.now_is('2041-01-02 03:00:01'), pgq._tick() \g /dev/null
 select is((select count(*) from pgq.archive), 0::bigint, 'until that has expired');
+select pgq_configure_queue('default', keep_dead => '1 day'),
+       pgq_enqueue_many(array_fill(to_jsonb(repeat('x', 500)), array[60])) \g /dev/null
+select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(60) d \g /dev/null
+select pgq._now() as now, a.expires_at - interval '27 hours' as earlier from pgq.archive a limit 1 \gset
+select pg_temp.now_is(:'earlier') \g /dev/null
+select is(
+    (select min(a.bucket) from pgq.archive a) = any (pgq._passed_buckets(pgq._now())), true,
+    'the day before the window of that partition had passed, too');
+select pgq._expire_archive(pgq._now()) \g /dev/null
+select is((select count(*) from pgq.archive), 60::bigint,
+    'which says nothing when the clock was set back');
+select pg_temp.now_is(:'now') \g /dev/null
+select max((a.ctid::text::point)[0]) as last_page from pgq.archive a \gset
+select pgq_retry(a.id) from pgq.archive a where (a.ctid::text::point)[0] = :last_page \g /dev/null
+select count(*) as left from pgq.archive \gset
+select pgq._expire_archive(timestamptz '2041-01-02 02:59:59') \g /dev/null
+select is((select count(*) from pgq.archive), :left::bigint,
+    'nor does that of a tick that began before, also if the last jobs were retried');
+truncate pgq.archive;
+delete from pgq.job;
 select is(
     (select count(distinct pgq._archive_bucket(t, k::interval))
        from unnest('{1 minute,2 hours,2 days,40 days,2 years}'::text[]) k,
