@@ -46,17 +46,19 @@ begin
                       and j.place < l.place and j.is_head is null offset 0
                ) j
     ), free as materialized (
-        select t.* from late t, lateral (
-            select from pgq.job j
+        -- By ctid: a join by id may read the whole index, as it was planned when there was no job.
+        select t.*, l.tid from late t, lateral (
+            select j.ctid as tid from pgq.job j
              where j.slot in (4, 5) and j.slot = t.slot and j.id = t.id for update skip locked
         ) l
-    ), hinted as (
-        -- Somebody is about to cancel, replace or move it.
-        insert into pgq.hint (kind, key, place)
-        select 'g', t.group_id, t.added from late t where t.id not in (select f.id from free f)
+    ), moved as (
+        update pgq.job j set place = f.place
+          from free f where j.slot in (4, 5) and j.slot = f.slot and j.ctid = f.tid
+        returning j.id
     )
-    update pgq.job j set place = f.place
-      from free f where j.slot in (4, 5) and j.slot = f.slot and j.id = f.id;
+    -- Somebody is about to cancel, replace or move the others, or just did.
+    insert into pgq.hint (kind, key, place)
+    select 'g', t.group_id, t.added from late t where t.id not in (select m.id from moved m);
 end
 $$;
 comment on function pgq._let_late_in(bigint[], bigint[]) is
@@ -143,21 +145,22 @@ begin
           from unnest(v_next.slots, v_next.ids, v_next.lanes, v_next.groups, v_next.places)
                n (slot, id, lane, group_id, head_place)
     ), free as materialized (
-        select n.* from next n, lateral (
-            select from pgq.job j
+        select n.*, l.tid from next n, lateral (
+            select j.ctid as tid from pgq.job j
              where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id for update skip locked
         ) l
-    ), hinted as (
-        insert into pgq.hint (kind, key)
-        select 'g', n.group_id from next n where n.id not in (select f.id from free f)
-        returning key
     ), head as (
         update pgq.job j
            set is_head = true, head_place = n.head_place,
                due = case when j.run_at > v_now then pgq._due(j.run_at, v_now) end
           from free n
-         where j.slot in (4, 5) and j.slot = n.slot and j.id = n.id
+         where j.slot in (4, 5) and j.slot = n.slot and j.ctid = n.tid
         returning j as job, j.id, j.lane, j.due
+    ), hinted as (
+        -- As above: somebody has locked it, or it has just changed.
+        insert into pgq.hint (kind, key)
+        select 'g', n.group_id from next n where n.id not in (select h.id from head h)
+        returning key
     ), copied as (
         insert into pgq.job
         select (c.job).*
