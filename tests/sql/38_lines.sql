@@ -1,0 +1,108 @@
+/*
+ * The lines of groups, as each commit leaves them: places, heads, and what is read to find those.
+ */
+begin;
+select plan(18);
+\ir support/clock.psql
+
+-- What a commit decides.
+create function pg_temp.decide() returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+    perform pgq._decide(pgq._notes());
+end
+$$;
+create function pg_temp.put(p_label text) returns bigint language sql as $$
+    select pgq_enqueue(to_jsonb(p_label), group_key => 'g')
+$$;
+-- The line: who stands in it, by how much each place differs from twice the id, and the heads.
+create function pg_temp.line() returns text[] language sql as $$
+    select array(
+        select concat_ws(
+                   ' ', j.payload #>> '{}', nullif(j.place - 2 * j.id, 0)::text,
+                   case when j.is_head then 'head' end
+               )
+          from pgq.job j where j.place is not null order by j.place, j.id
+    )
+$$;
+create function pg_temp.end_of(p_label text) returns boolean language sql as $$
+    select pgq_complete(j.id, j.token) from pgq.job j
+     where j.payload #>> '{}' = p_label and j.token is not null
+$$;
+create function pg_temp.hints() returns bigint language sql as $$
+    select count(*) from pgq.hint
+$$;
+
+-- Places.
+select pg_temp.put(l) from unnest('{a,b,c}'::text[]) l \g /dev/null
+select pg_temp.decide() \g /dev/null
+select is(pg_temp.line(), '{"a head",b,c}', 'the first job is the head, and all have the places of their ids');
+select is(pg_temp.hints(), 0::bigint, 'nothing of them is left to a tick');
+select pg_temp.put('d'), pg_temp.decide() \g /dev/null
+select is(pg_temp.line(), '{"a head",b,c,d}', 'who comes stands behind them');
+select is(pg_temp.take(9), '{a}', 'the head is claimed');
+select j.id, j.token from pgq.job j where j.token is not null \gset
+select pgq_fail(:id, :token, 'no', retryable => false), pg_temp.decide() \g /dev/null
+select is(pg_temp.line(), '{"b head",c,d}', 'the next one follows a dead one');
+select is(pgq_retry(:id), true, 'which is retried');
+select pg_temp.decide() \g /dev/null
+select is(
+    pg_temp.line(), array['b head', format('a %s', 2 * (b.id - :id) + 1), 'c', 'd'],
+    'one that is late stands right behind the head, and all others stay where they are')
+  from pgq.job b where b.payload = '"b"' and b.is_head;
+select is(pg_temp.hints(), 0::bigint, 'nothing of that is left to a tick');
+
+-- A head that ends in a transaction that also adds a job.
+select pg_temp.take(9), pg_temp.end_of('b'), pg_temp.put('e'), pg_temp.decide() \g /dev/null
+select is(pg_temp.take(9), '{a}', 'the next job runs, also if another one is added meanwhile');
+select is(pg_temp.take(9), '{}', 'that one waits');
+select is(
+    array(select left(l, 1) from unnest(pg_temp.line()) l), '{a,c,d,e}', 'behind those before it');
+
+-- What a death and a completion in other places do.
+select pg_temp.add('plain') \g /dev/null
+set local track_functions = 'all';
+create function pg_temp.calls(p_function text) returns bigint language sql as $$
+    select coalesce(sum(pg_stat_get_xact_function_calls(p.oid)), 0)::bigint
+      from pg_proc p where p.pronamespace = 'pgq'::regnamespace and p.proname = p_function
+$$;
+select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1) d \g /dev/null
+select is(
+    pg_temp.calls('_leave_lines') + pg_temp.calls('_tell_waiters'), 0::bigint,
+    'the death of a job of no group, for which nobody waits, looks for no line and no waiters');
+select is(pg_temp.calls('_note_ended'), 1::bigint, 'though it is noted');
+select pg_temp.end_of('a'), pg_temp.decide() \g /dev/null
+select is(pg_temp.calls('_turn_groups'), 1::bigint, 'the end of a head has its group go on');
+select is(pg_temp.calls('_let_late_in'), 0::bigint, 'with no look for late ones, as none has come');
+select is(pg_temp.take(9), '{c}', 'the next one runs');
+
+-- What is read of a long line.
+select pgq_purge('default'), pg_temp.end_of('c'), pg_temp.decide() \g /dev/null
+select is(pg_temp.line(), '{}', 'the line is empty');
+select pg_temp.put(n::text) from generate_series(1, 300) n \g /dev/null
+select pg_temp.decide() \g /dev/null
+create function pg_temp.entries() returns bigint language sql as $$
+    select sum(pg_stat_get_xact_tuples_returned(c.oid))::bigint
+      from pg_class c
+     where c.relnamespace = 'pgq'::regnamespace and c.relname ~ '^job_[45]_place_idx$'
+$$;
+create function pg_temp.turn(p_label text) returns bigint language plpgsql as $$
+declare
+    v_before bigint;
+begin
+    perform pg_temp.take(), pg_temp.end_of(p_label);
+    v_before := pg_temp.entries();
+    perform pg_temp.decide();
+    return pg_temp.entries() - v_before;
+end
+$$;
+create temp table turn as select n, pg_temp.turn(n::text) as entries from generate_series(1, 299) n;
+select is(
+    (select array_agg(distinct t.entries) from turn t where t.n > 1),
+    (select array[t.entries] from turn t where t.n = 1),
+    'each turn reads as little of the line as the first, however many have ended before');
+
+select * from finish();
+rollback;
