@@ -10,12 +10,15 @@ select pgq_schedule('s', '0 0 1 1 *', '"12345678"', 'small') \g /dev/null
 select isnt(pgq_run_schedule('s'), null, 'a schedule can be run while there is room');
 select pg_temp.add('1', 'small') \g /dev/null
 select throws_ok(
-    $$ select pgq_run_schedule('s') $$, '53400', 'queue "small" is full', 'but not in a full queue');
-select throws_ok($$ select pg_temp.add('2', 'small') $$, '53400', null, 'which takes no job either');
+    $$ select pgq_run_schedule('s') $$, '53400', 'queue "small" is full',
+    'but not in a full queue');
+select throws_ok(
+    $$ select pg_temp.add('2', 'small') $$, '53400', null, 'which takes no job either');
 select pgq_configure_queue('small', max_payload => 9), pg_temp.take(9, 'small') \g /dev/null
 select throws_ok(
     $$ select pgq_run_schedule('s') $$, '54000',
-    'a payload of 10 bytes is too long for queue "small"', 'nor with a payload that is too long by now');
+    'a payload of 10 bytes is too long for queue "small"',
+    'nor with a payload that is too long by now');
 
 -- The arguments of a schedule.
 select throws_ok(

@@ -23,7 +23,8 @@ select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(queue => 'he
 select isnt(pg_temp.put('dead'), :dead::bigint, 'one that is dead does not');
 select is(pg_temp.complete() is not null, true, 'so another one runs');
 select pg_temp.pass('-59 s') \g /dev/null
-select is(pg_temp.put('k'), :first::bigint, 'it holds the key also when the clock is set back a little');
+select is(
+    pg_temp.put('k'), :first::bigint, 'it holds the key also when the clock is set back a little');
 select pg_temp.pass('-1 s') \g /dev/null
 select isnt(pg_temp.put('k'), :first::bigint, 'but not when that is a minute: it may be for long');
 select pg_temp.pass('1 minute'), pg_temp.complete() \g /dev/null

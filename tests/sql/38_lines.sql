@@ -38,7 +38,9 @@ $$;
 -- Places.
 select pg_temp.put(l) from unnest('{a,b,c}'::text[]) l \g /dev/null
 select pg_temp.decide() \g /dev/null
-select is(pg_temp.line(), '{"a head",b,c}', 'the first job is the head, and all have the places of their ids');
+select is(
+    pg_temp.line(), '{"a head",b,c}',
+    'the first job is the head, and all have the places of their ids');
 select is(pg_temp.hints(), 0::bigint, 'nothing of them is left to a tick');
 select pg_temp.put('d'), pg_temp.decide() \g /dev/null
 select is(pg_temp.line(), '{"a head",b,c,d}', 'who comes stands behind them');

@@ -54,7 +54,9 @@ set local role regress_ann;
 select pgq_enqueue('1', 'mine', after => array[:live, :dead]::bigint[]) as free,
        pgq_enqueue('1', 'mine', after => array[:live, :known]::bigint[]) as waiter \gset
 reset role;
-select is(pg_temp.state(:free), 'ready', 'a job of a queue that the caller may not use counts as completed');
+select is(
+    pg_temp.state(:free), 'ready',
+    'a job of a queue that the caller may not use counts as completed');
 select is(pg_temp.state(:waiter), 'waiting', 'one of a queue that it may use does not');
 select is(pg_temp.locked(:known), true, 'the job that is waited for is locked');
 select is(pg_temp.locked(:live), false, 'another tenant''s job is not');

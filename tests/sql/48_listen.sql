@@ -14,7 +14,8 @@ begin
 end
 $$;
 select is(
-    pg_temp.wait_for('{default}'), interval '30 s', 'who listens for its queue sleeps until it hears');
+    pg_temp.wait_for('{default}'), interval '30 s',
+    'who listens for its queue sleeps until it hears');
 select pgq_create_queue('anew') \g /dev/null
 select is(pg_temp.wait_for('{anew}'), interval '1 s', 'who does not looks each second');
 select is(pg_temp.wait_for('{default,anew}'), interval '1 s', 'also if it listens for another one');

@@ -50,26 +50,32 @@ create function pg_temp.jobs(p_schema name) returns text[] language plpgsql as $
 declare
     v_jobs text[];
 begin
-    execute format('select array_agg(j.jobname order by j.jobid) from %I.job j', p_schema) into v_jobs;
+    execute format('select array_agg(j.jobname order by j.jobid) from %I.job j', p_schema)
+       into v_jobs;
     return coalesce(v_jobs, '{}');
 end
 $$;
 
 -- Others.
 select pg_temp.make('forged'), pg_temp.make('other') \g /dev/null
-select pg_temp.add_extension('pg_cron', '4000000001'), pg_temp.add_extension('pg_other', '4000000002'),
+select pg_temp.add_extension('pg_cron', '4000000001'),
+       pg_temp.add_extension('pg_other', '4000000002'),
        pg_temp.add_to('forged', 'alter function %s depends on extension pg_cron'),
        pg_temp.add_to('other', 'alter extension pg_other add function %s') \g /dev/null
 select pgq_schedule('s', '0 0 * * *') \g /dev/null
-select is(pg_temp.jobs('forged'), '{}', 'a schema that anybody has made is not called, whatever it depends on');
+select is(
+    pg_temp.jobs('forged'), '{}',
+    'a schema that anybody has made is not called, whatever it depends on');
 select is(pg_temp.jobs('other'), '{}', 'nor is that of another extension');
 
 -- Too little.
 select pg_temp.make('cron') \g /dev/null
-select pg_temp.add_to('cron', 'alter extension pg_cron add function %s', ' schedule|\.schedule') \g /dev/null
+select pg_temp.add_to('cron', 'alter extension pg_cron add function %s', ' schedule|\.schedule')
+    \g /dev/null
 select pgq_schedule('s', '0 0 * * *') \g /dev/null
 select is(pg_temp.jobs('cron'), '{}', 'nor is pg_cron where it cannot take back what it runs');
-select pg_temp.add_to('cron', 'alter extension pg_cron add function %s', '\.(unschedule|say|run)') \g /dev/null
+select pg_temp.add_to('cron', 'alter extension pg_cron add function %s', '\.(unschedule|say|run)')
+    \g /dev/null
 
 -- Enough.
 select pgq_schedule('s', '0 0 * * *') \g /dev/null

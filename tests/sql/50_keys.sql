@@ -29,21 +29,27 @@ alter table shop.theirs owner to regress_bob;
 alter table shop.part owner to regress_ann;
 alter table shop.middle owner to regress_bob;
 alter table shop.leaf owner to regress_ann;
-select is(pgq_check_watch('shop.mine', 'a'), 'pgq_watch_a', 'a table can be watched whose owner may enqueue');
+select is(
+    pgq_check_watch('shop.mine', 'a'), 'pgq_watch_a',
+    'a table can be watched whose owner may enqueue');
 select throws_ok(
-    $$ select pgq_check_watch('shop.theirs', 'a') $$, '42501', null, 'no other one can, whoever asks');
+    $$ select pgq_check_watch('shop.theirs', 'a') $$, '42501', null,
+    'no other one can, whoever asks');
 select throws_ok(
-    $$ select pgq_check_watch('shop.theirs', 'none') $$, '42704', null, 'nor for a queue that is unknown');
+    $$ select pgq_check_watch('shop.theirs', 'none') $$, '42704', null,
+    'nor for a queue that is unknown');
 select is(
     pgq_check_watch('shop.part', 'a'), 'pgq_watch_a',
     'who owns a partition that is divided itself does not matter: it gets no rows');
 alter table shop.leaf owner to regress_bob;
 select throws_ok(
-    $$ select pgq_check_watch('shop.part', 'a') $$, '42501', null, 'who owns one that gets rows does');
+    $$ select pgq_check_watch('shop.part', 'a') $$, '42501', null,
+    'who owns one that gets rows does');
 alter table shop.leaf owner to regress_ann;
 alter table shop.part owner to regress_bob;
 select throws_ok(
-    $$ select pgq_check_watch('shop.part', 'a') $$, '42501', null, 'and so does the table that is watched');
+    $$ select pgq_check_watch('shop.part', 'a') $$, '42501', null,
+    'and so does the table that is watched');
 
 -- The key is that of the primary key, whatever other indexes there are.
 create table shop.item (id integer primary key, name text, data jsonb);
@@ -68,7 +74,8 @@ select is(pg_temp.is_own('shop.item', 'shop.gone'), false, 'or none');
 select is(pg_temp.is_own('shop.leaf', 'shop.part'), true, 'partitions have the name of the whole');
 create table shop.later (id integer primary key deferrable);
 create index on shop.later (id);
-select is(pg_temp.is_own('shop.later'), false, 'a key that is looked at later does not tell them apart');
+select is(
+    pg_temp.is_own('shop.later'), false, 'a key that is looked at later does not tell them apart');
 create table shop.loose (id integer primary key, n numeric) partition by range (id);
 create table shop.loose_1 partition of shop.loose for values from (0) to (9);
 alter table shop.loose drop constraint loose_pkey;
@@ -76,7 +83,8 @@ create index on shop.loose (id);
 alter table shop.loose_1 add primary key (id);
 select is(pg_temp.is_own('shop.loose_1'), true, 'a partition may have a key');
 select is(
-    pg_temp.is_own('shop.loose_1', 'shop.loose'), false, 'which does not tell the rows of others apart');
+    pg_temp.is_own('shop.loose_1', 'shop.loose'), false,
+    'which does not tell the rows of others apart');
 create temp table visit (id integer primary key);
 select is(pg_temp.is_own('visit'), false, 'each session may have a temporary table of that name');
 create type shop.size as enum ('s', 'm');

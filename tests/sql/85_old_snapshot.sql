@@ -15,7 +15,8 @@ select throws_ok(
     'a dedupe key in queue "held" needs the isolation level READ COMMITTED',
     'a key is not looked for among completed jobs');
 select lives_ok($$ select pgq_enqueue('1', 'held') $$, 'without a key a job is added');
-select lives_ok($$ select pgq_enqueue('1', after => null) $$, 'and so it is with nothing to wait for');
+select lives_ok(
+    $$ select pgq_enqueue('1', after => null) $$, 'and so it is with nothing to wait for');
 
 -- Others may wait for a job, whom the snapshot does not show.
 update pgq.job j set is_awaited = true where j.id = :a;
@@ -25,7 +26,8 @@ select id, token from pgq_claim(:a) \gset
 select pgq_complete(:id, :token) \g /dev/null
 select results_eq(
     $$ select h.kind::text, h.key from pgq.hint h where h.kind = 'e' $$,
-    format($$ values ('e', %s::bigint) $$, :a), 'a tick looks who waited for one that has completed');
+    format($$ values ('e', %s::bigint) $$, :a),
+    'a tick looks who waited for one that has completed');
 select is((select count(*) from pgq.dependency), 1::bigint, 'till then they wait');
 
 -- Nor does it show who sleeps.
