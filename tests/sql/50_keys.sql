@@ -2,7 +2,7 @@
  * Watched tables: whose privileges count, and which columns are the key of a row.
  */
 begin;
-select plan(19);
+select plan(20);
 \ir support/clock.psql
 set local client_min_messages = warning;
 
@@ -58,6 +58,11 @@ create index on shop.item (data);
 select pgq_watch('shop.item', 'a', dedupe => true) \g /dev/null
 insert into shop.item values (1, 'x', '{}');
 select is(pg_temp.jobs(), '{"{\"id\": 1}"}', 'columns of other indexes are not of the key');
+create table shop.wide (digits numeric[] primary key);
+select pgq_watch('shop.wide', 'a') \g /dev/null
+select throws_ok(
+    $$ insert into shop.wide values (array_fill(numeric '1e131071', array[700])) $$, '54000',
+    '"key" is too large', 'a key has at most 64 MB, as it is written');
 create table shop.bare (id integer not null unique);
 select throws_ok(
     $$ select pgq_watch('shop.bare', 'a') $$, '55000', 'table "shop.bare" has no primary key',
