@@ -2,7 +2,7 @@
  * Which jobs hold a dedupe key, and what a duplicate leaves alone.
  */
 begin;
-select plan(12);
+select plan(13);
 \ir support/clock.psql
 
 create function pg_temp.put(
@@ -61,6 +61,11 @@ select is(
         '{1,2}', 'live', dedupe_keys => '{k,new}', on_duplicate => 'replace') e), '{t,f}',
     'of two jobs the one with a live key replaces');
 select is(pg_temp.calls('_replace'), 1::bigint, 'that one job');
+select pg_temp.calls('_find') as finds \gset
+select pgq_enqueue_many('{1,2}', 'live', dedupe_keys => '{k,free}') \g /dev/null
+select is(
+    pg_temp.calls('_find'), :finds + 1::bigint,
+    'only of the job that has a live key it is asked whether it is late');
 
 select * from finish();
 rollback;
