@@ -88,7 +88,7 @@ select pg_temp.decide() \g /dev/null
 create function pg_temp.entries() returns bigint language sql as $$
     select sum(pg_stat_get_xact_tuples_returned(c.oid))::bigint
       from pg_class c
-     where c.relnamespace = 'pgq'::regnamespace and c.relname ~ '^job_[45](_place_idx)?$'
+     where c.relnamespace = 'pgq'::regnamespace and c.relname ~ '^job_[45](_.*idx)?$'
 $$;
 create function pg_temp.turn(p_label text) returns bigint language plpgsql as $$
 declare
