@@ -56,7 +56,7 @@ begin
     end if;
     return not exists (
         select from pgq.archive a left join pgq.queue q on a.queue = q.name and a.id > q.first_job
-         where a.id = p_id and a.expires_at > pgq._now() and not pgq._may(q.id, 'enqueue')
+         where a.id = p_id and not pgq._may(q.id, 'enqueue')
     );
 end
 $$;
@@ -107,7 +107,6 @@ begin
         ) then
             place := array[6, p_id];
         elsif pgq._is_over(p_id) then
-            perform pgq._check_moved();
             place := null;
             return;
         else
@@ -120,13 +119,11 @@ begin
             -- Somebody may be about to retry it.
             select a.id into v_job.id
               from pgq.archive a
-             where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
-               for key share;
+             where a.id = p_id and a.state <> 'completed' for key share;
         else
             select a.id into v_job.id
               from pgq.archive a
-             where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
-               for key share skip locked;
+             where a.id = p_id and a.state <> 'completed' for key share skip locked;
         end if;
         exit when v_job.id is not null;
         if not v_waits then

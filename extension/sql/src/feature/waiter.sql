@@ -82,7 +82,7 @@ begin
     -- for it, or that a tick will see to that.
     return exists (
         select from pgq.dependency d
-         where d.job_id = p_job_id and d.on_dead = 'die' and d.on_id = any (v_ended)
+         where d.job_id = p_job_id and d.on_id = any (v_ended)
            and not exists (select from pgq.hint h where h.key = d.on_id and h.kind = 'e')
     );
 end
@@ -137,11 +137,10 @@ begin
     )
     select array_agg(t.key) into v_keys from taken t;
     -- First: who is not waited for any more kills nobody.
-    perform pgq._release_waiters(v_head, array(select k from unnest(v_keys) k where k > 0), true),
-            pgq._release_waiters(v_head, array(select -k from unnest(v_keys) k where k < 0), false);
+    perform pgq._release_waiters(v_head, v_keys, true),
+            pgq._release_waiters(v_head, array(select -k from unnest(v_keys) k), false);
     insert into pgq.hint (kind, key)
-    select 'w', -d.job_id from unnest(v_keys) k join pgq.dependency d on d.on_id = -k
-     where d.on_dead = 'die';
+    select 'w', -d.job_id from unnest(v_keys) k join pgq.dependency d on d.on_id = -k;
 end
 $$;
 comment on function pgq._take_end_hints() is

@@ -23,7 +23,7 @@ begin
             using errcode = 'undefined_object',
                   detail = format('Table "%s" feeds this queue.', p_relation::regclass),
                   hint = 'Create the queue again, or end the watch with pgq_unwatch.';
-    elsif v_id is null or not pgq._may_role(v_owner, v_id, 'enqueue') then
+    elsif not pgq._may_role(v_owner, v_id, 'enqueue') then
         raise exception 'permission denied for queue "%"', p_queue
             using errcode = 'insufficient_privilege',
                   detail = format('Table "%s" belongs to role "%s", which needs the privilege '
