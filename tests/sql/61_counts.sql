@@ -43,7 +43,8 @@ end
 $$;
 
 -- Jobs that wait for others are not due.
-select pgq_create_queue('q'), pgq_create_queue('few'), pgq_create_queue('groups') \g /dev/null
+select pgq_create_queue('q'), pgq_create_queue('few'), pgq_create_queue('groups'),
+       pgq_create_queue('last') \g /dev/null
 select pg_temp.add('one') as one \gset
 select pgq_enqueue('2', 'q', run_at => pgq._now() + '1 hour', after => array[:one]) as two \gset
 create temp view due as select v.oldest_ready_age as age, v.next_due from pgq_queues v where v.queue = 'q';
@@ -77,6 +78,7 @@ delete from pgq.archive;
 -- What has expired.
 select pg_temp.now_is('2020-01-01 00:00:00+00') \g /dev/null
 select pgq_fail(d.id, d.token, retryable => false) from pgq_claim(pg_temp.add('x', 'q')) d \g /dev/null
+select pgq_complete(d.id, d.token) from pgq_claim(pg_temp.add('y', 'q')) d \g /dev/null
 select is((select v.dead from pgq_queues v where v.queue = 'q'), 1::bigint, 'a dead job is counted');
 select is_empty(
     $$ select from pgq_jobs j where j.queue = 'q' and j.state = 'dead' $$,
@@ -92,6 +94,7 @@ select pg_temp.now_is('2040-01-02 00:00:00+00'), pg_temp.wait('0') \g /dev/null
 select pgq_enqueue_many(array_fill(jsonb '1', array[500])) \g /dev/null
 select pgq_enqueue_many(array_fill(jsonb '1', array[500]), run_at => pgq._now() + '1 day')
     \g /dev/null
+select pgq_enqueue_many(array_fill(jsonb '1', array[500]), 'last') \g /dev/null
 select pgq_enqueue('1', 'q'), pgq_enqueue('1', 'q', run_at => pgq._now() + '1 day'),
        pgq_enqueue('1', 'groups'), pgq_enqueue('1', 'few') \g /dev/null
 select pg_temp.looks('pgq.job_3') as before \gset
