@@ -50,18 +50,22 @@ select pg_temp.add('stays', 'others') as stays, pg_temp.add('stays, too', 'other
 select pg_temp.commit(), pg_temp.add('1', 'plain') \g /dev/null
 select pgq_complete(d.id, d.token) from pgq_dequeue(1, queue => 'plain') d \g /dev/null
 savepoint s;
-select pg_temp.add('1', 'late') \g /dev/null
-select pgq_drop_queue('plain') \g /dev/null
-update pgq.job j set lane = l.id from pgq.lane l, pgq.lane late
- where l.queue = 'plain' and late.queue = 'late' and j.lane = late.id;
+create function pg_temp.drop_and_add(p_queue text, p_force boolean) returns void
+language plpgsql as $$
+begin
+    perform pg_temp.add('1', 'late'), pgq_drop_queue(p_queue, p_force);
+    update pgq.job j set lane = l.id
+      from pgq.lane l, pgq.lane late
+     where l.queue = p_queue and late.queue = 'late' and j.lane = late.id;
+    set constraints all immediate;
+end
+$$;
+select pg_temp.add('1', 'forced') \g /dev/null
 select throws_ok(
-    'set constraints all immediate', '55006', 'queue "plain" holds jobs',
+    $$ select pg_temp.drop_and_add('plain', false) $$, '55006', 'queue "plain" holds jobs',
     'a job that arrives before the commit of the drop has it fail');
-rollback to s;
-select pg_temp.add('1', 'late') \g /dev/null
-select pgq_drop_queue('forced', true) \g /dev/null
 select lives_ok(
-    $$ select pg_temp.arrive('forced'), pg_temp.commit() $$, 'but not that of a drop with force');
+    $$ select pg_temp.drop_and_add('forced', true) $$, 'but not that of a drop with force');
 rollback to s;
 
 -- Without force.

@@ -2,7 +2,7 @@
  * pgq_health: what it shows of the own session, of replication slots, hints and tables.
  */
 begin;
-select plan(14);
+select plan(16);
 \ir support/clock.psql
 
 create function pg_temp.detail(p_subject text) returns setof text language plpgsql as $$
@@ -29,6 +29,14 @@ select is(
     (select h.status from pgq_health h where h.subject = 'maintenance'), 'warning',
     'as the hints of commits do');
 delete from pgq.hint;
+select pgq_complete(d.id, d.token) from pgq_claim(pg_temp.add('counted')) d \g /dev/null
+select pg_temp.pass('-1 hour'), pg_temp.tick(3) \g /dev/null
+select is(
+    (select h.status from pgq_health h where h.subject = 'maintenance'), 'ok',
+    'nor do jobs that have ended by a clock that was ahead');
+select is(
+    (select row(h.status, h.age)::text from pgq_health h where h.subject = 'clock'),
+    row('warning', interval '2 s')::text, 'which is told');
 
 -- Who is in the way. This transaction has written to slots, and has a snapshot.
 select is_empty(
