@@ -41,7 +41,8 @@ select pgq_enqueue('"expired"', 'limited', expires_at => pgq._now() + '1 minute'
        pgq_enqueue('"open"', 'limited', expires_at => pgq._now() + '1 day'),
        pg_temp.add('plain', 'limited') \gset
 select pg_temp.pass('1 minute') \g /dev/null
-select is(pg_temp.take(1, 'limited', '2 hours'), '{begun}', 'in a queue with a limit no expired job starts');
+select is(pg_temp.take(1, 'limited', '2 hours'), '{begun}',
+          'in a queue with a limit no expired job starts');
 select pg_temp.pass('3 hours') \g /dev/null
 select pgq_reclaim('limited') \g /dev/null
 select is(
@@ -54,7 +55,8 @@ select throws_ok(
 -- Below the position, as the jobs of transactions that were open for long.
 select pg_temp.add('late', 'limited') as late \gset
 select pg_temp.pass_by('limited') \g /dev/null
-select is(pg_temp.take(1, 'limited', '1 hour'), '{}', 'what is below the position is not looked at');
+select is(pg_temp.take(1, 'limited', '1 hour'), '{}',
+          'what is below the position is not looked at');
 select is((pgq_claim(:late, '1 hour')).payload, '"late"', 'but can be claimed by its id');
 select pgq_create_queue('unlimited') \g /dev/null
 select pg_temp.add('late', 'unlimited') as late \gset
@@ -75,8 +77,10 @@ select cmp_ok(
     'a claim does not read them again');
 select pg_temp.add('1', 'free'), pg_temp.add('1', 'busy') \g /dev/null
 select cmp_ok(
-    pg_temp.reads(format('select * from pgq._lease_0(%s, 0, 9223372036854775807, 1, now(), 9, null, 0)',
-                         pg_temp.lane('busy'))), '<', 100::bigint,
+    pg_temp.reads(format(
+        'select * from pgq._lease_0(%s, 0, 9223372036854775807, 1, now(), 9, null, 0)',
+        pg_temp.lane('busy')
+    )), '<', 100::bigint,
     'nor does one in a queue with limits');
 select cmp_ok(
     pg_temp.reads(format('select pgq._oldest(0::smallint, %s)', pg_temp.lane('free'))), '<',
@@ -134,7 +138,8 @@ select pgq_enqueue('2', run_at => pgq._now() + '300 ms', after => array[:one]) a
 select is(pg_temp.next_tick(), interval '500 ms', 'a job that waits for others has no tick come');
 select pgq_enqueue('3', run_at => pgq._now() + '400 ms') \g /dev/null
 select is(pg_temp.next_tick(), interval '400 ms', 'a scheduled one does');
-select is(pgq_move(:two, run_at => pgq._now() + '200 ms'), true, 'one that waits gets another time');
+select is(pgq_move(:two, run_at => pgq._now() + '200 ms'), true,
+          'one that waits gets another time');
 
 select * from finish();
 rollback;

@@ -44,9 +44,14 @@ select is(pg_temp.state(:one), null, 'nothing is kept of it');
 select pg_temp.commit() \g /dev/null
 select is(pg_temp.state(:after_one), 'ready', 'what waited for it is ready');
 select is(
-    array(select c from pgq_complete(array(select r.id from receipt r where r.id > :one order by 1),
-                                     array(select r.token from receipt r where r.id > :one order by r.id)) c
-           order by 1),
+    array(
+        select c
+          from pgq_complete(
+                   array(select r.id from receipt r where r.id > :one order by r.id),
+                   array(select r.token from receipt r where r.id > :one order by r.id)
+               ) c
+         order by 1
+    ),
     array[:two, :three, :four]::bigint[], 'several complete together');
 select pg_temp.commit() \g /dev/null
 select is(
@@ -77,7 +82,8 @@ create role regress_thief;
 select pgq_grant('other', 'regress_thief', '{consume}'), pg_temp.add('mine', 'none') \g /dev/null
 select id, token from pgq_dequeue(1, '1 hour', 'none') \gset
 set local role regress_thief;
-select is(pgq_complete(:id, :token), false, 'a receipt is lost for who may not consume from its queue');
+select is(pgq_complete(:id, :token), false,
+          'a receipt is lost for who may not consume from its queue');
 select is(
     array(select pgq_complete(array[:id]::bigint[], array[:token]::bigint[])), '{}',
     'also among several');

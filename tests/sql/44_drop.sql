@@ -36,6 +36,12 @@ begin
                   where a.queue = p_queue order by a.id, a.state);
 end
 $$;
+create function pg_temp.die(p_queue text) returns text language plpgsql as $$
+begin
+    return (select pgq_fail(d.id, d.token, retryable => false)
+              from pgq_dequeue(1, queue => p_queue) d);
+end
+$$;
 create function pg_temp.lanes(p_queue text) returns bigint language plpgsql as $$
 begin
     return (select count(*) from pgq.lane l where l.queue = p_queue);
@@ -43,8 +49,8 @@ end
 $$;
 select pgq_create_queue(q) from unnest('{late,plain,forced,others}'::text[]) q \g /dev/null
 select pgq_create_queue('none', keep_dead => '0') \g /dev/null
-select pg_temp.add('stays', 'others') as stays, pg_temp.add('stays, too', 'others', p_delay => '1 day')
-    \gset
+select pg_temp.add('stays', 'others') as stays,
+       pg_temp.add('stays, too', 'others', p_delay => '1 day') \gset
 
 -- What arrives before the commit.
 select pg_temp.commit(), pg_temp.add('1', 'plain') \g /dev/null
@@ -99,18 +105,19 @@ select is(pg_temp.lanes('none'), 0::bigint, 'which are gone');
 select pg_temp.add('completed', 'forced') \g /dev/null
 select pgq_complete(d.id, d.token) from pgq_dequeue(1, queue => 'forced') d \g /dev/null
 select pg_temp.add('dead', 'forced') \g /dev/null
-select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'forced') d \g /dev/null
-select is(pg_temp.kept('forced'), '{"completed completed","dead dead"}', 'before a drop with force');
+select pg_temp.die('forced') \g /dev/null
+select is(pg_temp.kept('forced'), '{"completed completed","dead dead"}',
+          'before a drop with force');
 select pgq_drop_queue('forced', true) \g /dev/null
 select is(pg_temp.kept('forced'), '{"completed completed"}', 'what has completed stays');
 select pg_temp.add('1', 'late') \g /dev/null
 select pg_temp.arrive('forced') \g /dev/null
 -- A job that dies in a transaction that was open, and one of a new queue of that name.
 select pg_temp.add('died late', 'late'), pgq_create_queue('forced') \g /dev/null
-select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'late') d \g /dev/null
+select pg_temp.die('late') \g /dev/null
 update pgq.archive set queue = 'forced' where payload = '"died late"';
 select pg_temp.add('new', 'forced') \g /dev/null
-select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'forced') d \g /dev/null
+select pg_temp.die('forced') \g /dev/null
 select is(
     pg_temp.kept('forced'), '{"completed completed","died late dead","new dead"}',
     'until the next tick');
@@ -118,7 +125,8 @@ select pg_temp.later() \g /dev/null
 select is(
     pg_temp.kept('forced'), '{"completed completed","new dead"}',
     'jobs that arrive later are gone, and those that die later: not those of a new queue');
-select is((select v.dead from pgq_queues v where v.queue = 'forced'), 1::bigint, 'which shows its own');
+select is((select v.dead from pgq_queues v where v.queue = 'forced'), 1::bigint,
+          'which shows its own');
 
 -- Without force dead jobs that come later stay.
 select pgq_create_queue('plain') \g /dev/null
@@ -126,7 +134,7 @@ select pg_temp.add('x', 'plain') \g /dev/null
 select pgq_complete(d.id, d.token) from pgq_dequeue(1, queue => 'plain') d \g /dev/null
 select pg_temp.commit(), pgq_drop_queue('plain') \g /dev/null
 select pg_temp.add('died late', 'late') \g /dev/null
-select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'late') d \g /dev/null
+select pg_temp.die('late') \g /dev/null
 update pgq.archive set queue = 'plain' where payload = '"died late"';
 select pg_temp.later() \g /dev/null
 select is(

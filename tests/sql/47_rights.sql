@@ -26,11 +26,14 @@ $$;
 
 -- The schema, which a role needs to find the functions.
 revoke usage on schema :schema from public;
-select is(has_schema_privilege('regress_ann', :'schema', 'usage'), false, 'a role without the schema');
+select is(has_schema_privilege('regress_ann', :'schema', 'usage'), false,
+          'a role without the schema');
 select pgq_create_queue('q'), pgq_grant('q', 'regress_ann', '{enqueue,observe}') \g /dev/null
-select is(has_schema_privilege('regress_ann', :'schema', 'usage'), true, 'gets it with a privilege');
+select is(has_schema_privilege('regress_ann', :'schema', 'usage'), true,
+          'gets it with a privilege');
 select is(pg_temp.may('regress_ann', 'pgq_enqueue'), true, 'and the functions');
-select is(pg_temp.shown(), 'q regress_ann {enqueue,observe}', 'the view shows the privileges alone');
+select is(pg_temp.shown(), 'q regress_ann {enqueue,observe}',
+          'the view shows the privileges alone');
 select pgq_revoke('q', 'regress_ann', '{observe}') \g /dev/null
 select is(has_schema_privilege('regress_ann', :'schema', 'usage'), true,
           'it keeps the schema with the last privilege');
@@ -68,7 +71,8 @@ select is(pg_temp.may('regress_ann', 'pgq_dequeue'), true, 'it gives what the ow
 select is(pg_temp.may('regress_ann', 'pgq_channel'), false, 'and nothing that is of others');
 
 -- A role that is gone.
-select pgq_grant('r', 'regress_bob', '{enqueue}'), pgq_grant('r', 'public', '{observe}') \g /dev/null
+select pgq_grant('r', 'regress_bob', '{enqueue}'), pgq_grant('r', 'public', '{observe}')
+    \g /dev/null
 drop owned by regress_bob;
 drop role regress_bob;
 select is(pg_temp.shown(), 'q regress_ann {consume,enqueue}, r public {observe}',

@@ -47,7 +47,8 @@ select pgq_create_queue('q'), pgq_create_queue('few'), pgq_create_queue('groups'
        pgq_create_queue('last') \g /dev/null
 select pg_temp.add('one') as one \gset
 select pgq_enqueue('2', 'q', run_at => pgq._now() + '1 hour', after => array[:one]) as two \gset
-create temp view due as select v.oldest_ready_age as age, v.next_due from pgq_queues v where v.queue = 'q';
+create temp view due as
+select v.oldest_ready_age as age, v.next_due from pgq_queues v where v.queue = 'q';
 select pg_temp.pass('10 s') \g /dev/null
 select results_eq(
     'select * from due', 'values (null::interval, null::timestamptz)',
@@ -77,9 +78,11 @@ delete from pgq.archive;
 
 -- What has expired.
 select pg_temp.now_is('2020-01-01 00:00:00+00') \g /dev/null
-select pgq_fail(d.id, d.token, retryable => false) from pgq_claim(pg_temp.add('x', 'q')) d \g /dev/null
+select pgq_fail(d.id, d.token, retryable => false) from pgq_claim(pg_temp.add('x', 'q')) d
+    \g /dev/null
 select pgq_complete(d.id, d.token) from pgq_claim(pg_temp.add('y', 'q')) d \g /dev/null
-select is((select v.dead from pgq_queues v where v.queue = 'q'), 1::bigint, 'a dead job is counted');
+select is((select v.dead from pgq_queues v where v.queue = 'q'), 1::bigint,
+          'a dead job is counted');
 select is_empty(
     $$ select from pgq_jobs j where j.queue = 'q' and j.state = 'dead' $$,
     'by the clock of the server it has expired, and is not shown');
@@ -107,8 +110,8 @@ set local enable_seqscan = off;
 set local enable_bitmapscan = off;
 set local enable_hashjoin = off;
 set local enable_mergejoin = off;
-select pg_temp.reads($$ select from pgq_jobs j where j.queue = 'default' $$, 'pgq.job_0') as all_jobs
-    \gset
+select pg_temp.reads($$ select from pgq_jobs j where j.queue = 'default' $$, 'pgq.job_0')
+    as all_jobs \gset
 select cmp_ok(:all_jobs, '>=', 500, 'of a queue with many jobs its jobs are read');
 select cmp_ok(
     pg_temp.reads($$ select from pgq_jobs j where j.queue = 'q' $$, 'pgq.job_0')
@@ -116,8 +119,8 @@ select cmp_ok(
     'of a queue with few hardly any other');
 select cmp_ok(
     pg_temp.reads($$ select from pgq_jobs j where j.queue = 'few' $$, 'pgq.job_0')
-    + pg_temp.reads($$ select from pgq_jobs j where j.queue = 'few' $$, 'pgq.job_4'), '<', 50::bigint,
-    'whichever was created first');
+    + pg_temp.reads($$ select from pgq_jobs j where j.queue = 'few' $$, 'pgq.job_4'), '<',
+    50::bigint, 'whichever was created first');
 reset enable_seqscan;
 reset enable_bitmapscan;
 reset enable_hashjoin;
@@ -143,7 +146,8 @@ select is((select v.estimated from pgq_queues v where v.queue = 'default'), true
 select pgq_purge('default', '{ready}') \g /dev/null
 truncate pgq.job_0;
 select pgq_enqueue_many(array_fill(jsonb '1', array[1100]), 'groups',
-                        group_keys => array(select n::text from generate_series(1, 1100) n)) \g /dev/null
+                        group_keys => array(select n::text from generate_series(1, 1100) n))
+    \g /dev/null
 select pg_temp.commit(), pg_temp.commit() \g /dev/null
 select is(
     pg_temp.counts('groups'), '1100 ready 0 scheduled 0 waiting',

@@ -46,7 +46,8 @@ select pg_temp.enqueue('q', 'busy', 3) as busy, pg_temp.enqueue('q', 'late', 2) 
 select pgq_claim(:busy, '1 hour', 'ann'), pg_temp.pass('10 s') \g /dev/null
 select is(
     (select o::text from obstacle o),
-    row('group', 2, 'busy', :busy, 'active', 'ann', interval '10 s', interval '59 min 50 s', 'q')::text,
+    row('group', 2, 'busy', :busy, 'active', 'ann', interval '10 s', interval '59 min 50 s',
+        'q')::text,
     'an active one is for those that wait, since it was claimed, until its lease expires');
 select pgq_fail(d.id, d.token, 'no', '1 hour') from pgq_claim(:late) d \g /dev/null
 select pg_temp.pass('10 s') \g /dev/null
@@ -157,7 +158,8 @@ select cmp_ok(pg_temp.reads_in_groups(), '<', 500::bigint, 'and hardly any other
 select pgq_enqueue_many(array_fill(jsonb '1', array[10000]), run_at => pgq._now() + '1 day')
     \g /dev/null
 select is(
-    (select o.jobs from obstacle o), 300::bigint, 'as many scheduled jobs as it looks at hide none');
+    (select o.jobs from obstacle o), 300::bigint,
+    'as many scheduled jobs as it looks at hide none');
 
 select * from finish();
 rollback;
