@@ -306,6 +306,40 @@ async def test_locks_shows_who_waits_for_whom(a: Connection, b: Connection, c: C
     await until(none)
 
 
+async def test_obstacles_shows_who_has_only_locked_a_job(a: Connection, b: Connection) -> None:
+    (job_id,) = await enqueue(a, 1)
+    await a.execute("select pgq_enqueue('1', after => array[$1::bigint])", job_id)
+    query = "select cause, jobs, job_id, pid from pgq_obstacles where cause = 'transaction'"
+    assert await a.fetch(query) == []
+    await b.execute("begin")
+    await b.execute("select pgq_enqueue('2', after => array[$1::bigint])", job_id)
+    assert await a.fetch("select from pgq_dequeue(9)") == []
+    (row,) = await a.fetch(query)
+    assert tuple(row) == ("transaction", 1, job_id, b.get_server_pid())
+    await b.execute("commit")
+    assert await a.fetch(query) == []
+    assert await a.fetchval("select id from pgq_dequeue(9)") == job_id
+
+
+async def test_obstacles_costs_the_same_when_the_archive_has_grown(
+    a: Connection, b: Connection
+) -> None:
+    (job_id,) = await enqueue(a, 1)
+    await a.execute("select pgq_enqueue('1', after => array[$1::bigint])", job_id)
+    for _ in range(3):
+        assert len(await a.fetch("select * from pgq_obstacles")) == 0
+    before = await buffers(a, "pgq_obstacles")
+    await b.execute("""
+        insert into pgq.archive (
+            id, enqueued_at, finished_at, expires_at, bucket, priority, attempt, state, queue,
+            payload
+        )
+        select n, now(), now(), now() + '1 day', 18, 0, 1, 'completed', 'default', '1'
+          from generate_series(1000, 30000) n
+    """)
+    assert await buffers(a, "pgq_obstacles") < before + 50
+
+
 async def test_health_shows_no_session_that_holds_up_nothing_here(
     dsn: Dsn, a: Connection, b: Connection
 ) -> None:

@@ -2,7 +2,7 @@
  * Claims in queues with limits or ageing, and where claims begin: what they take, leave and read.
  */
 begin;
-select plan(20);
+select plan(21);
 \ir support/clock.psql
 
 -- Entries that a statement reads of a slot.
@@ -106,6 +106,10 @@ select pgq_claim(:two) \g /dev/null
 select is(pg_temp.positions('rare'), 0::bigint, 'most claims of one job write no position');
 
 -- Ageing by a clock that is set back, and by far.
+select pgq_create_queue('old', priority_ageing => '1 second') \g /dev/null
+select pg_temp.add('two days', 'old'), pg_temp.pass('1 day') \g /dev/null
+select pg_temp.add('one day', 'old', 1), pg_temp.pass('1 day') \g /dev/null
+select is(pg_temp.take(1, 'old'), '{"two days"}', 'a job ages without end');
 select pgq_create_queue('age', priority_ageing => '1 minute') \g /dev/null
 select pg_temp.add('high', 'age', 1), pg_temp.pass('-10 minutes') \g /dev/null
 select pg_temp.add('low', 'age') \g /dev/null

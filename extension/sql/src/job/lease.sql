@@ -69,10 +69,10 @@ begin
                    select u.lane, min(pgq._oldest(s, u.lane)) as since
                      from unnest(p_lanes) u (lane), unnest(pgq._ready()) s group by u.lane
                ) l
-         order by pgq._priority_of(l.lane) + least(65536, floor(coalesce(greatest(
+         order by pgq._priority_of(l.lane) + floor(coalesce(greatest(
                       extract(epoch from p_now - l.since)
                           / nullif(extract(epoch from p_queue.priority_ageing), 0), 0
-                  ), 0))) desc, l.lane desc
+                  ), 0)) desc, l.lane desc
     );
 end
 $$;

@@ -213,7 +213,6 @@ begin
             v_count := v_count + 1;
         end if;
     end loop;
-    perform pgq._check_moved();
     return v_count;
 end
 $$;

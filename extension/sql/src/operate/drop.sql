@@ -117,7 +117,6 @@ begin
          where l.relation = 'pgq.lane'::regclass
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
            and l.pid is distinct from pg_backend_pid()
-           and h.name is not null
     );
 end
 $$;

@@ -63,11 +63,12 @@ as $$
 begin
     return query
     with writer as materialized (
-        -- Who writes to which slot, by all ids: also those of subtransactions that go on.
+        -- Who writes to which slot or locks jobs there, by all ids: also those of subtransactions
+        -- that go on.
         select s, w.virtualtransaction as vxid, w.pid, x.transactionid
           from unnest(pgq._readable_slots()) s
           join pg_locks w on w.relation = format('pgq.job_%s', s)::regclass
-                         and w.mode = 'RowExclusiveLock'
+                         and w.mode in ('RowShareLock', 'RowExclusiveLock')
           join pg_locks x on x.virtualtransaction = w.virtualtransaction
                          and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
          where w.database = (select d.oid from pg_database d where d.datname = current_database())
@@ -91,7 +92,7 @@ begin
            p.gid, coalesce(a.xact_start, p.prepared), null::timestamptz
       from open o
       left join pg_stat_activity a on a.pid = o.pid
-      left join pg_prepared_xacts p on o.pid is null and p.transaction in (
+      left join pg_prepared_xacts p on p.transaction in (
                     select w.transactionid from writer w where w.vxid = o.vxid
                 )
      group by o.queue_id, o.pid, a.xact_start, p.gid, p.prepared;
@@ -125,7 +126,7 @@ begin
                 where i.slot in (4, 5) and i.group_id = w.group_id and i.is_head
            ) h
       left join pgq.job j on j.id = h.id and j.slot in (0, 1, 2, 3)
-      left join pgq.archive a on h.is_blocked and a.id = h.id and a.state = 'dead',
+      left join pgq.archive a on a.id = h.id,
            lateral (
                select case when h.is_blocked then 'dead'
                            when j.id is not null then pgq._state_of(j, p_now)
@@ -152,7 +153,7 @@ begin
                 group by 1, 2
            ) d
      cross join lateral pgq._find(d.on_id) j
-      left join pgq.archive a on a.id = d.on_id and a.state <> 'completed'
+      left join pgq.archive a on a.id = d.on_id
      cross join lateral (
                select coalesce(a.state, pgq._state_of(j, p_now)) as state,
                       coalesce(a.finished_at, j.claimed_at, j.enqueued_at) as since,
@@ -163,7 +164,7 @@ begin
                             where a.queue = q.name and a.id > q.first_job)
                       ), 'observe') as may
            ) s
-     where s.since is not null and s.state in ('active', 'scheduled', 'dead', 'cancelled');
+     where s.state in ('active', 'scheduled', 'dead', 'cancelled');
 end
 $$;
 comment on function pgq._waits_after(timestamptz) is
@@ -177,6 +178,8 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 set jit = off
 as $$
 declare

@@ -14,7 +14,7 @@ begin
     perform pgq._lock_keys(q.id, k.keys)
        from (
                 select a.queue, array_agg(a.dedupe_key) as keys from pgq.archive a
-                 where a.id = any (p_ids) and a.dedupe_key is not null group by a.queue
+                 where a.id = any (p_ids) group by a.queue
             ) k
        join pgq.queue q on q.name = k.queue;
     for v_dead in
