@@ -30,10 +30,6 @@ create function pg_temp.permits(p_queue text, p_kind "char") returns integer[] l
          where q.name = p_queue and p.kind = p_kind order by p.n
     )
 $$;
-create function pg_temp.calls(p_function text) returns bigint language sql as $$
-    select coalesce(sum(pg_stat_get_xact_function_calls(p.oid)), 0)::bigint
-      from pg_proc p where p.pronamespace = 'pgq'::regnamespace and p.proname = p_function
-$$;
 
 -- A claim locks the permits that it uses.
 select pgq_create_queue('both', max_active => 5, rate_limit => 8), pg_temp.fill('both', 3),
@@ -51,7 +47,7 @@ select is(
 select is(pg_temp.taken('both'), 0::bigint, 'and no more, though starts are left');
 
 -- A claim that finds no permit looks at no jobs.
-set local track_functions = 'all';
+\ir support/calls_of.psql
 select pg_temp.taken('both') \g /dev/null
 select is(pg_temp.calls('_take_permits'), 1::bigint, 'it looks for permits');
 select is(pg_temp.calls('_lease'), 0::bigint, 'but without any for no job');

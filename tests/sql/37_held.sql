@@ -38,10 +38,6 @@ select pg_temp.put('k', 'live') as live \gset
 create function pg_temp.lock_of(p_id bigint) returns text language sql as $$
     select j.xmax::text from pgq.job j where j.id = p_id
 $$;
-create function pg_temp.calls(p_function text) returns bigint language sql as $$
-    select coalesce(sum(pg_stat_get_xact_function_calls(p.oid)), 0)::bigint
-      from pg_proc p where p.pronamespace = 'pgq'::regnamespace and p.proname = p_function
-$$;
 create function pg_temp.looks() returns bigint language sql as $$
     select sum(pg_stat_get_xact_numscans(c.oid))::bigint
       from pg_class c
@@ -55,7 +51,7 @@ select is(
 select cmp_ok(
     (select pg_temp.looks() from pg_temp.put('other', 'live')), '>', :looks::bigint,
     'which it does for a key that is free');
-set local track_functions = 'all';
+\ir support/calls_of.psql
 select is(
     array(select e = :live::bigint from pgq_enqueue_many(
         '{1,2}', 'live', dedupe_keys => '{k,new}', on_duplicate => 'replace') e), '{t,f}',

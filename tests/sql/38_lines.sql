@@ -65,11 +65,7 @@ select is(
 
 -- What a death and a completion in other places do.
 select pg_temp.add('plain') \g /dev/null
-set local track_functions = 'all';
-create function pg_temp.calls(p_function text) returns bigint language sql as $$
-    select coalesce(sum(pg_stat_get_xact_function_calls(p.oid)), 0)::bigint
-      from pg_proc p where p.pronamespace = 'pgq'::regnamespace and p.proname = p_function
-$$;
+\ir support/calls_of.psql
 select pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1) d \g /dev/null
 select is(
     pg_temp.calls('_leave_lines') + pg_temp.calls('_tell_waiters'), 0::bigint,

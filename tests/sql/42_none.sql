@@ -19,12 +19,7 @@ begin
     return (select g.state from pgq_get(p_id) g);
 end
 $$;
--- How often pgq has called one of its functions in this transaction.
-set local track_functions = 'all';
-create function pg_temp.calls(p_function text) returns bigint language sql as $$
-    select coalesce(pg_stat_get_xact_function_calls(p.oid), 0)
-      from pg_proc p where p.proname = p_function and p.pronamespace = 'pgq'::regnamespace
-$$;
+\ir support/calls_of.psql
 
 -- What waits for such jobs.
 select pgq_create_queue('none', keep_completed => '0'),
