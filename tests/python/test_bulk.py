@@ -78,6 +78,34 @@ async def test_a_bulk_call_costs_what_completing_its_jobs_costs(
     assert cost <= 1.3 * settled, (cost / JOBS, settled / JOBS)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select pgq_purge('small')",
+        "select pgq_cancel_all('small')",
+        "select pgq_cancel_all('small', force => true)",
+        "select pgq_configure_queue('small', max_active => 10)",
+    ],
+    ids=["purge", "cancel_all", "cancel_all_force", "max_active"],
+)
+async def test_a_bulk_call_reads_no_jobs_of_other_queues(a: Connection, call: str) -> None:
+    put = "select pgq_enqueue('1', 'small'), pgq_enqueue('1', 'small', run_at => now() + '1 day')"
+    await a.execute("select pgq_create_queue('small')")
+    await a.execute(put)
+    await a.execute(call)  # a session reads the catalog first
+    await a.execute("select pgq_configure_queue('small', max_active => 0)")
+    await a.execute(put)
+    few = await pages(a, call)
+    await a.execute("select pgq_configure_queue('small', max_active => 0)")
+    await enqueue(a, 20_000)
+    later = (
+        "select pgq_enqueue_many(array_fill(jsonb '1', array[20000]), run_at => now() + '1 day')"
+    )
+    await a.execute(later)
+    await a.execute(put)
+    assert await pages(a, call) <= few + 100
+
+
 async def move(mover: Connection) -> None:
     """Move the jobs of the first slot that nobody has locked to another one, as ticks do."""
     await mover.execute("select pgq._move(0::smallint, 1::smallint, 1000)")

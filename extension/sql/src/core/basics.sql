@@ -52,6 +52,16 @@ begin atomic
 end;
 comment on function pgq._queue_of(bigint) is 'The queue of a lane.';
 
+create function pgq._is_of(p_lane bigint, p_queue_id bigint)
+returns boolean
+language sql
+immutable
+begin atomic
+    select p_lane between p_queue_id << 16 and (p_queue_id << 16) + 65535;
+end;
+comment on function pgq._is_of(bigint, bigint) is
+'Whether a lane is of a queue, for a look by an index.';
+
 create function pgq._priority_of(p_lane bigint)
 returns smallint
 language sql

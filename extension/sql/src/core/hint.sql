@@ -68,7 +68,7 @@ begin
     insert into pgq.hint (kind, key)
     select distinct "char" 'g', j.group_id
       from pgq.hint h, pgq.job j
-     where h.kind = 'q' and j.slot in (4, 5) and pgq._queue_of(j.lane) = h.key
+     where h.kind = 'q' and j.slot in (4, 5) and pgq._is_of(j.lane, h.key)
        and j.place is not null;
     delete from pgq.hint h where h.kind = 'q' and h.place = 0;
     update pgq.hint h set place = 0 where h.kind = 'q';

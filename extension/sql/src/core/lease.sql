@@ -73,7 +73,8 @@ language plpgsql
 as $$
 begin
     perform from pgq.job j
-      where j.slot in (4, 5) and j.id = p_id for update skip locked;
+      where j.slot in (4, 5) and j.id = p_id and p_group_id is not null
+        for update skip locked;
     return found or p_group_id is null;
 end
 $$;

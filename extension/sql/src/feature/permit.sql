@@ -16,7 +16,7 @@ begin
         insert into pgq.hold (slot, queue_id, permit, token, id)
         select j.slot, p_new.id, row_number() over (order by j.id), j.token, j.id
           from pgq.job j
-         where pgq._queue_of(j.lane) = p_new.id and j.token is not null
+         where pgq._is_of(j.lane, p_new.id) and j.token is not null
          order by j.id
          limit 10000;
         get diagnostics v_active = row_count;

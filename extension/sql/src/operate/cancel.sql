@@ -135,7 +135,7 @@ begin
         with doomed as (
             select j.slot, j.id
               from pgq.job j
-             where pgq._queue_of(j.lane) = p_queue_id
+             where pgq._is_of(j.lane, p_queue_id)
                and pgq._state_of(j, v_now) = any (p_states)
              limit p_max - v_all
                for update skip locked
@@ -197,7 +197,7 @@ begin
     -- Waits, in the lock order, so that none is passed by which an enqueue is about to replace.
     perform
        from pgq.job j
-      where pgq._queue_of(j.lane) = v_queue_id and (j.token is null or force) and pgq._is_job(j)
+      where pgq._is_of(j.lane, v_queue_id) and (j.token is null or force) and pgq._is_job(j)
       order by j.slot, j.id limit max for update;
     v_count := pgq._end_live(
         v_queue_id, '{ready,scheduled,waiting}' || case when force then array['active'] end, max,
@@ -205,7 +205,7 @@ begin
     );
     for v_id in
         select j.id from pgq.job j
-         where pgq._queue_of(j.lane) = v_queue_id and j.is_head is null
+         where pgq._is_of(j.lane, v_queue_id) and j.is_head is null
          order by j.slot, j.id
     loop
         exit when v_count = max;
