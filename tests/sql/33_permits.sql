@@ -2,7 +2,7 @@
  * Permits: which ones a claim locks and ticks drop, where a queue has both kinds of limits.
  */
 begin;
-select plan(20);
+select plan(23);
 \ir support/clock.psql
 
 create function pg_temp.fill(p_queue text, p_number integer) returns void language sql as $$
@@ -85,8 +85,18 @@ select is(
 select pg_temp.end_of('first', 2) \g /dev/null
 select is(pg_temp.taken('first'), 1::bigint, 'until there are fewer');
 
+-- Other settings do not give back starts that were used; another rate counts them anew.
+select pgq_create_queue('rate', rate_limit => 2, rate_interval => '1 hour') \g /dev/null
+select pg_temp.fill('rate', 9) \g /dev/null
+select is(pg_temp.taken('rate'), 2::bigint, 'a rate limit lets two start');
+select pgq_configure_queue('rate', max_active => 100), pgq_configure_queue('rate', rate_burst => 2)
+    \g /dev/null
+select is(pg_temp.taken('rate'), 0::bigint, 'other settings do not change that');
+select pgq_configure_queue('rate', rate_interval => '1 minute') \g /dev/null
+select is(pg_temp.taken('rate'), 2::bigint, 'another interval does');
+
 -- What ticks spare.
-select pgq_drop_queue(q, true) from unnest('{both,plain,first}'::text[]) q \g /dev/null
+select pgq_drop_queue(q, true) from unnest('{both,plain,first,rate}'::text[]) q \g /dev/null
 select pgq_create_queue('none') \g /dev/null
 select pg_stat_get_xact_numscans('pgq.permit_pkey'::regclass) as before,
        pg_temp.calls('_burst') as calls \gset

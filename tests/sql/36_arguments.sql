@@ -2,7 +2,7 @@
  * What arguments may not be: too large, too long, of several dimensions, or intervals of both signs.
  */
 begin;
-select plan(26);
+select plan(27);
 \ir support/clock.psql
 
 -- 64 MB of text each: as it is, and as numbers that take 200 bytes where they are stored.
@@ -47,6 +47,7 @@ insert into attempt values
         '22003 "priority" must be between -32768 and 32767, not 32768'),
     ('pgq_enqueue(''1'', priority => -32769)',
         '22003 "priority" must be between -32768 and 32767, not -32769'),
+    ('pgq_cancel_all(''default'', max => 0)', '22023 "max" must be at least 1, not 0'),
     ('pgq_enqueue_many(''{1,2}'', dedupe_keys => ''{{a},{b}}'')',
         '22023 "dedupe_keys" must have one dimension, not 2'),
     ('pgq_enqueue_many(''{1,2}'', group_keys => ''{{a},{b}}'')',

@@ -2,7 +2,7 @@
  * What is left to ticks: changes of group_concurrency, and leases of jobs that were claimed by id.
  */
 begin;
-select plan(15);
+select plan(17);
 \ir support/clock.psql
 
 create function pg_temp.commit() returns void language plpgsql as $$
@@ -50,6 +50,19 @@ select is(pg_temp.state(:far), 'ready', 'and takes it back when it has expired')
 select is(pg_temp.hints('l'), 0::bigint, 'then nothing is left to do');
 select is(pgq_complete(:far, :token), false, 'its receipt is stale');
 select is((pgq_claim(:far)).attempt, 2, 'and it can be claimed again');
+
+-- An end that could not be looked up at its commit: who wants to wait goes on waiting.
+select pgq_enqueue('"fails"', 'q', 9) as fails \gset
+select pgq_enqueue('"dies"', 'q', after => array[:fails]) as dies,
+       pgq_enqueue('"waits"', 'q', after => array[:fails], after_on_dead => 'wait') as waits \gset
+select pg_temp.commit(), pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'q') d
+    \g /dev/null
+delete from pgq.hint;
+delete from pgq.note;
+insert into pgq.hint (kind, key) values ('e', -:fails::bigint);
+select pg_temp.wait('0'), pg_temp.wait('0') \g /dev/null
+select is(pg_temp.state(:dies), 'dead', 'a job dies after the one that it was to follow');
+select is(pg_temp.state(:waits), 'waiting', 'one that was told to wait for its retry does not');
 
 -- The table shrinks when few are left, and not before. Those of jobs that are gone do nothing.
 insert into pgq.hint (kind, key, place) select 'w', 1000000 + i, 0 from generate_series(1, 30000) i;
