@@ -418,9 +418,11 @@ def _end_of_condition(tokens: Sequence[Token], words: Sequence[str], begin: int,
             at = _closing(tokens, at) + 1
         elif word == "case":
             at = _end_of_case(words, at) + 1
-        elif words[at : at + 2] == ["on", "conflict"]:
-            return at
-        elif word in (")", "]", ";") or (word in _ENDS and not (kind == "value" and word == ",")):
+        elif (
+            word in (")", "]", ";")
+            or (word in _ENDS and not (kind == "value" and word == ","))
+            or words[at : at + 2] == ["on", "conflict"]
+        ):
             return at
         else:
             at += 1

@@ -10,7 +10,7 @@ as $$
 declare
     v_job pgq.job := pgq._remove(p_slot, p_id);
 begin
-    v_job.lost := v_job.lost + 1;
+    v_job.lost := (v_job.lost + 1)::smallint;
     perform pgq._put_back(
         v_job, case when v_job.lost = 1 then interval '0' end, pgq._loss(v_job), true
     );
