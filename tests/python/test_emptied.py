@@ -12,7 +12,7 @@ pytestmark = pytest.mark.server
 
 SESSIONS: dict[str, dict[str, str]] = {
     "a": {},
-    "b": {},
+    "b": {"statement_timeout": "20 s"},
     "c": {"application_name": "pg_dump"},
 }
 OLD = "begin isolation level repeatable read; select 1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from .sessions import Connection, Dsn, maintain, sessions, started, waiting, within
+from .sessions import Connection, Dsn, maintain, sessions, started, until, waiting, within
 
 pytestmark = pytest.mark.server
 
@@ -14,6 +14,11 @@ READ = "begin; select from pgq.lane"
 LEFT = """
     select (select count(*) from pgq.dropped where name = 'q')
            + (select count(*) from pgq.lane where queue = 'q')
+"""
+WAITS_FOR_ANOTHER = """
+    select exists (
+        select from pg_locks where pid = $1 and locktype = 'transactionid' and not granted
+    )
 """
 
 
@@ -31,6 +36,12 @@ async def test_one_tick_forgets_a_queue_whose_lanes_no_transaction_has_read(
     await drop_a_queue(a)
     await b.execute("begin; select from pgq.queue")
     await maintain(a)
+    assert await a.fetchval(LEFT) == 0
+
+
+async def test_a_queue_is_not_kept_for_the_transaction_that_forgets_it(a: Connection) -> None:
+    await drop_a_queue(a)
+    await a.execute(f"{READ}; select pgq_maintain(); commit")
     assert await a.fetchval(LEFT) == 0
 
 
@@ -71,6 +82,8 @@ async def test_who_waits_for_the_same_transaction_as_an_earlier_reader_is_anothe
                 with pytest.raises(asyncpg.QueryCanceledError):
                     await within(first)
                 await a.execute("rollback")
+                # Until then it waited for its turn.
+                await until(lambda: c.fetchval(WAITS_FOR_ANOTHER, b.get_server_pid()))
                 await maintain(c)
                 assert await c.fetchval(LEFT) == 0
                 await holder.execute("rollback")

@@ -99,6 +99,7 @@ async def test_the_views_do_not_wait_for_who_has_locked_a_table_against_readers(
     await dequeue(b)
     await b.execute("select pgq_enqueue('1', run_at => now() + '1 day')")
     await a.execute(f"begin; lock table pgq.{table} in access exclusive mode")
+    await b.execute("set lock_timeout = '10 s'")
     for view in VIEWS:
         await within(b.fetch(f"select * from {view}"))
 
