@@ -4,15 +4,8 @@
 begin;
 select plan(57);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 create function pg_temp.put(
     p_label text, p_expires_in interval, p_delay interval default null, p_group text default null,
     p_queue text default 'default', p_priority integer default 0, p_after bigint[] default null

@@ -4,6 +4,7 @@
 begin;
 select plan(43);
 \ir support/clock.psql
+\ir support/commit.psql
 
 create function pg_temp.put(
     p_label text, p_group text default 'g', p_queue text default 'default',
@@ -15,15 +16,6 @@ begin
         to_jsonb(p_label), p_queue, p_priority, pgq._now() + p_delay, p_key, p_group,
         on_duplicate => p_on_duplicate
     );
-end
-$$;
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    -- Not being at a COMMIT, it has left the groups to the next tick.
-    perform pgq._take_hints();
 end
 $$;
 -- The states of all live jobs.

@@ -4,15 +4,8 @@
 begin;
 select plan(9);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 create function pg_temp.put(p_label text) returns bigint language plpgsql as $$
 declare
     v_id constant bigint := pgq_enqueue(to_jsonb(p_label), group_key => 'g');

@@ -4,6 +4,7 @@
 begin;
 select plan(22);
 \ir support/clock.psql
+\ir support/commit.psql
 
 create function pg_temp.put(p_label text, p_after bigint[], p_on_dead text default 'die')
 returns bigint language plpgsql as $$
@@ -14,15 +15,6 @@ $$;
 create function pg_temp.kill(p_id bigint) returns text language sql as $$
     select pgq_fail(j.id, j.token, 'no', retryable => false)
       from pgq.job j where j.id = p_id and j.token is not null
-$$;
--- Nothing commits in a test: what is noted for the commit is left to the next tick.
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
 $$;
 create function pg_temp.state(p_id bigint) returns text language sql as $$
     select j.state from pgq_jobs j where j.id = p_id

@@ -4,15 +4,8 @@
 begin;
 select plan(21);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 -- Jobs of the queue "late" as transactions leave them that commit after the drop of another one.
 create function pg_temp.arrive(p_queue text) returns void language plpgsql as $$
 begin

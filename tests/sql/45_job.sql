@@ -4,6 +4,7 @@
 begin;
 select plan(67);
 \ir support/clock.psql
+\ir support/commit.psql
 
 -- A job of each state in a queue, called by the state.
 create function pg_temp.fill(p_queue text) returns void language plpgsql as $$
@@ -120,14 +121,6 @@ select throws_ok('select pgq_retry_dead(' || arguments || ')', code, null,
   ) c (arguments, code, description);
 
 -- A dead job that blocks its group is as dead as any other.
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 select pgq_create_queue('block', group_on_dead => 'block') \g /dev/null
 select pgq_enqueue('1', 'block', group_key => 'g', dedupe_key => 'k') as first \gset
 select pg_temp.commit() \g /dev/null

@@ -4,15 +4,8 @@
 begin;
 select plan(21);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 create function pg_temp.enqueue(p_queue text, p_group text, p_jobs integer default 1)
 returns bigint language plpgsql as $$
 declare

@@ -4,15 +4,8 @@
 begin;
 select plan(55);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 -- What pgq_queues is to show of jobs. A head of a group counts where its copy is, or where it is due.
 create function pg_temp.waits(p_job pgq.job) returns boolean language sql as $$
     select p_job.pos is null and p_job.due is null

@@ -4,6 +4,7 @@
 begin;
 select plan(37);
 \ir support/clock.psql
+\ir support/commit.psql
 
 -- What maintenance does at commits, a second apart, with the clock as it is.
 create function pg_temp.ticks(p_ticks integer default 3) returns void language plpgsql as $$
@@ -16,14 +17,6 @@ $$;
 create function pg_temp.move_clock(p_time interval) returns void language plpgsql as $$
 begin
     perform pg_temp.now_is(pgq._now() + p_time), pg_temp.ticks();
-end
-$$;
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
 end
 $$;
 -- Queues are named as the labels are: one job each.

@@ -5,6 +5,7 @@
 begin;
 select plan(44);
 \ir support/clock.psql
+\ir support/commit.psql
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
 create function pg_temp.turn(p_ticks integer default 1, p_slot_size integer default 1)
@@ -12,14 +13,6 @@ returns void language plpgsql as $$
 begin
     perform set_config('pgq.slot_size', p_slot_size::text, true), pg_temp.tick(p_ticks),
             set_config('pgq.slot_size', '', true);
-end
-$$;
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
 end
 $$;
 

@@ -4,6 +4,7 @@
 begin;
 select plan(39);
 \ir support/clock.psql
+\ir support/commit.psql
 
 -- As after the installation. In a transaction: setval alone would not be rolled back.
 create function pg_temp.install() returns void language sql as $$
@@ -52,14 +53,6 @@ delete from pgq.job;
 select pg_temp.install(), pgq_set_shard(16383) \g /dev/null
 select pgq_create_queue('q', max_attempts => 1) \g /dev/null
 select setval('pgq.number', 9223372036854775807 >> 1 & ~1023) \g /dev/null
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-    perform pgq._take_hints();
-end
-$$;
 create temp table job as
 select n, i
   from pgq_enqueue_many('{1,2,3}', 'q', group_keys => '{a,a,null}') with ordinality e (i, n);

@@ -19,7 +19,7 @@ begin
        join pgq.queue q on q.name = k.queue;
     for v_dead in
         select a.* from pgq.archive a
-         where a.id = any (p_ids) and a.state = 'dead'
+         where a.id = any (p_ids) and a.state = 'dead' and a.expires_at > pgq._now()
          order by a.id
     loop
         select q.id into v_queue_id from pgq.queue q where q.name = v_dead.queue;
