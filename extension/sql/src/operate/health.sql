@@ -175,11 +175,13 @@ begin
       from pg_stat_activity w
       join pg_locks l on l.pid = w.pid and not l.granted
       join lateral (
-               -- Who waits for a row has the row's page locked, or waits for its table.
-               select o.relation
+               -- Who waits for a row has it locked, or waits for its table. Of who waits for a
+               -- unique key no lock tells the table.
+               select case when not o.granted or o.locktype = 'tuple' then o.relation end
+                          as relation
                  from pg_locks o join pg_class c on c.oid = o.relation
-                where o.pid = w.pid and c.relnamespace = 'pgq'::regnamespace and c.relkind = 'r'
-                order by not o.granted desc, o.locktype = 'tuple' desc, c.relname
+                where o.pid = w.pid and c.relnamespace = 'pgq'::regnamespace
+                order by not o.granted desc, o.locktype = 'tuple' desc
                 limit 1
            ) r on true,
            unnest(pg_blocking_pids(w.pid)) p
@@ -218,4 +220,6 @@ comment on view @extschema@.pgq_locks is
 'Sessions that wait for a lock while they use pgq, and what they wait for.
 
 One row for each waiting session and each session that it waits for. Empty for a role that may
-not observe all queues.';
+not observe all queues.
+
+* relation: the table, or null where the session waits for a unique key.';
