@@ -69,7 +69,7 @@ begin
             continue when pg_relation_size('pgq.job_{slot}') = 0;
             if p_block then
                 update pgq.job_{slot} j set is_blocked = true, dedupe_queue_id = null
-                 where j.id = any (p_ids) and j.is_blocked is null;
+                 where j.id = any (p_ids);
             else
                 delete from pgq.job_{slot} j where j.id = any (p_ids);
             end if;

@@ -175,8 +175,8 @@ begin
       from pg_stat_activity w
       join pg_locks l on l.pid = w.pid and not l.granted
       join lateral (
-               -- Who waits for a row has it locked, or waits for its table. Of who waits for a
-               -- unique key no lock tells the table.
+               -- Who waits for a row has its place locked, or waits for its table. Of who waits for
+               -- a unique index no lock tells the table.
                select case when not o.granted or o.locktype = 'tuple' then o.relation end
                           as relation
                  from pg_locks o join pg_class c on c.oid = o.relation
@@ -222,4 +222,4 @@ comment on view @extschema@.pgq_locks is
 One row for each waiting session and each session that it waits for. Empty for a role that may
 not observe all queues.
 
-* relation: the table, or null where the session waits for a unique key.';
+* relation: the table, or null where no lock tells it.';
