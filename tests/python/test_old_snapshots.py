@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncpg
 import pytest
 
 from .sessions import Connection, complete, dequeue, enqueue, slot_of
@@ -12,9 +11,6 @@ pytestmark = pytest.mark.server
 SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 OLD = "begin isolation level repeatable read; select 1"
 PUT = "select pgq_enqueue('1', dedupe_key => $1)"
-GROUP = "select pgq_enqueue('1', group_key => 'g')"
-# As a tick moves what is parked, and truncates what it has left.
-MOVE_PARKED = "select pgq._move(4::smallint, 5::smallint, 1000); truncate pgq.job_4"
 # What looks for a job, or for a receipt, and whether the job is claimed.
 FINDING = {
     "cancel": ("pgq_cancel(id)", False),
@@ -25,33 +21,12 @@ FINDING = {
     "release": ("pgq_release(id, token)", True),
     "complete many": ("pgq_complete(array[id], array[token]) = id", True),
 }
-# What takes a row out of the line of its group; the job is claimed, or blocks the group.
-LEAVING = {
-    "complete": ("pgq_complete(id, token)", False),
-    "complete many": ("pgq_complete(array[id], array[token]) = id", False),
-    "die": ("pgq_fail(id, token, retryable => false) = 'dead'", False),
-    "cancel": ("pgq_cancel(id, force => true)", False),
-    "unblock": ("pgq_unblock('default', 'g')", True),
-    "retry": ("pgq_retry(id)", True),
-}
 
 
 async def act(connection: Connection, call: str, *receipt: int) -> object:
     """Call with the id of a job and a token."""
     names = "(select $1::bigint as id, $2::bigint as token) r"
     return await connection.fetchval(f"select {call} from {names}", *receipt)
-
-
-async def line(connection: Connection, call: str) -> tuple[int, int]:
-    """Let a group have a head, of which the receipt is returned, and a job behind it."""
-    await connection.execute("select pgq_configure_queue('default', group_on_dead => 'block')")
-    await connection.execute(GROUP)
-    await connection.execute(GROUP)
-    (receipt,) = await dequeue(connection)
-    if LEAVING[call][1]:
-        die = "select pgq_fail($1, $2, retryable => false)"
-        assert await connection.fetchval(die, *receipt) == "dead"
-    return receipt
 
 
 @pytest.mark.parametrize("call", FINDING)
@@ -65,30 +40,6 @@ async def test_a_job_that_has_not_moved_is_found_while_other_slots_are_truncated
     await b.execute("truncate pgq.job_1")
     assert await act(a, text, job_id, token) is True
     await a.execute("commit")
-
-
-@pytest.mark.parametrize("call", LEAVING)
-async def test_a_row_that_has_not_moved_leaves_its_line_while_other_slots_are_truncated(
-    a: Connection, b: Connection, call: str
-) -> None:
-    receipt = await line(b, call)
-    await a.execute(OLD)
-    await b.execute("truncate pgq.job_1")
-    assert await act(a, LEAVING[call][0], *receipt) is True
-    await a.execute("commit")
-
-
-@pytest.mark.parametrize("call", LEAVING)
-async def test_a_row_that_has_moved_out_of_its_slot_does_not_stay_in_its_line(
-    a: Connection, b: Connection, call: str
-) -> None:
-    job_id, token = await line(b, call)
-    await a.execute(OLD)
-    await b.execute(MOVE_PARKED)
-    with pytest.raises(asyncpg.SerializationError):
-        await act(a, LEAVING[call][0], job_id, token)
-    await a.execute("rollback")
-    assert await act(b, LEAVING[call][0], job_id, token) is True
 
 
 async def test_a_key_whose_job_is_about_to_complete_is_taken(a: Connection, b: Connection) -> None:
