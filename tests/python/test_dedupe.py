@@ -169,6 +169,20 @@ async def test_an_old_snapshot_does_not_add_a_second_job(
     assert await count(a) == 2
 
 
+async def test_an_old_snapshot_takes_the_key_of_a_job_that_is_about_to_complete(
+    a: Connection, b: Connection
+) -> None:
+    job_id = await put(b)
+    receipts = await dequeue(b)
+    await a.execute("begin isolation level repeatable read; select 1")
+    await b.execute("begin")
+    assert await complete(b, receipts) == [job_id]
+    assert await put(a) == job_id
+    await a.execute("commit")
+    await b.execute("commit")
+    assert await count(b) == 0
+
+
 async def test_an_old_snapshot_does_not_overlook_a_job_that_was_moved(
     a: Connection, b: Connection
 ) -> None:

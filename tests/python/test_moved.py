@@ -30,9 +30,11 @@ SETTLING = {
         select count(*) = 1 from pgq_complete(array[$1::int8], array[$2::int8], '{"1"}'::jsonb[])
     """,
     "fail": OF_A_GROUP["fail"],
+    "release": "select pgq_release($1, $2)",
     "heartbeat": "select pgq_heartbeat($1::bigint, $2::bigint) is not null",
     "cancel": "select pgq_cancel($1, force => true) where $2::bigint > 0",
 }
+FINDING = ["pgq_cancel($1)", "(pgq_claim($1)).id is not null", "(pgq_get($1)).id is not null"]
 
 
 async def lead_a_group(connection: Connection, call: str) -> Receipt:
@@ -91,6 +93,17 @@ async def test_a_receipt_is_not_refused_for_slots_that_its_job_is_not_in(
         await a.execute("select 1")
         await b.execute("truncate pgq.job_2, pgq.job_5")
         assert await a.fetchval(SETTLING[call], *receipt) is True
+
+
+@pytest.mark.parametrize("call", FINDING)
+async def test_a_job_is_found_when_slots_that_it_is_not_in_were_truncated(
+    a: Connection, b: Connection, call: str
+) -> None:
+    (job_id,) = await enqueue(b, 1)
+    async with a.transaction(isolation="repeatable_read"):
+        await a.execute("select 1")
+        await b.execute("truncate pgq.job_2, pgq.job_5")
+        assert await a.fetchval(f"select {call}", job_id) is True
 
 
 async def test_an_unknown_job_is_unknown_when_other_tables_were_truncated(

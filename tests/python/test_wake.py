@@ -1204,9 +1204,10 @@ async def test_a_worker_that_runs_until_it_is_idle_ends_when_its_queue_is_droppe
 
 
 @pytest.mark.once
-async def test_a_full_queue_of_notifications_stops_no_producer() -> None:
+@pytest.mark.parametrize("prepared", ["0", "10"])
+async def test_a_full_queue_of_notifications_stops_no_producer(prepared: str) -> None:
     """It is full while a session of any database listens and does not read; sleepers poll."""
-    with serve(max_notify_queue_pages="64") as server:
+    with serve(max_notify_queue_pages="64", max_prepared_transactions=prepared) as server:
         dsn = dsn_of(server, TEMPLATE)
         async with sessions(dsn, 4) as (deaf, caller, sleeper, producer):
             ear = await listen(sleeper)

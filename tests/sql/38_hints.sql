@@ -4,14 +4,8 @@
 begin;
 select plan(17);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-end
-$$;
 create function pg_temp.hints(p_kind "char") returns bigint language sql as $$
     select count(*) from pgq.hint h where h.kind = p_kind
 $$;
@@ -22,10 +16,10 @@ select pgq_enqueue_many(array[jsonb '"g1"', '"g2"', '"g3"'], q, group_keys => '{
   from unnest('{q,other}'::text[]) q \g /dev/null
 select pgq_enqueue('"single"', q), pgq_enqueue('"scheduled"', q, run_at => pgq._now() + '1 hour')
   from unnest('{q,other}'::text[]) q \g /dev/null
-select pg_temp.commit(), pg_temp.wait('0') \g /dev/null
+select pg_temp.defer(), pg_temp.wait('0') \g /dev/null
 select is(pg_temp.take(9, 'q', '1 hour'), '{single,g1}', 'one of a group runs');
 select pgq_configure_queue('q', group_concurrency => 2) \g /dev/null
-select pg_temp.commit(), pg_temp.wait('0') \g /dev/null
+select pg_temp.defer(), pg_temp.wait('0') \g /dev/null
 select is(pg_temp.take(9, 'q', '1 hour'), '{g2}', 'or two, by the first tick after the change');
 select is(pg_temp.hints('q'), 1::bigint, 'a second one looks again for those who knew of it too late');
 select pg_temp.wait('0') \g /dev/null
@@ -55,7 +49,7 @@ select is((pgq_claim(:far)).attempt, 2, 'and it can be claimed again');
 select pgq_enqueue('"fails"', 'q', 9) as fails \gset
 select pgq_enqueue('"dies"', 'q', after => array[:fails]) as dies,
        pgq_enqueue('"waits"', 'q', after => array[:fails], after_on_dead => 'wait') as waits \gset
-select pg_temp.commit(), pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'q') d
+select pg_temp.defer(), pgq_fail(d.id, d.token, retryable => false) from pgq_dequeue(1, queue => 'q') d
     \g /dev/null
 delete from pgq.hint;
 delete from pgq.note;

@@ -5,15 +5,7 @@ begin;
 select plan(18);
 \ir support/clock.psql
 
--- What a commit decides.
-create function pg_temp.decide() returns void language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
-begin
-    perform pgq._decide(pgq._notes());
-end
-$$;
+\ir support/decide.psql
 create function pg_temp.put(p_label text) returns bigint language sql as $$
     select pgq_enqueue(to_jsonb(p_label), group_key => 'g')
 $$;

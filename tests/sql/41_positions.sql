@@ -132,10 +132,6 @@ select pgq_configure_queue('free', max_ready => 99, max_payload => 999) \g /dev/
 select is(pg_temp.place('free'), :'place', 'another one does not');
 
 -- When the next tick comes.
-create function pg_temp.next_tick() returns interval language sql as $$
-    select timestamptz 'epoch' + pg_sequence_last_value('pgq.next_tick') * interval '1 ms'
-           - pgq._now()
-$$;
 select pg_temp.pass('10 minutes'), pgq_cancel_all(q.name, true) from pgq.queue q \g /dev/null
 select pg_temp.add('one') as one, pg_temp.wait('0') \gset
 select pgq_enqueue('2', run_at => pgq._now() + '300 ms', after => array[:one]) as two \gset

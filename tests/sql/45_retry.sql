@@ -50,15 +50,7 @@ select is(array(select pgq_retry_dead('q', 9)), array[:same]::bigint[],
 select is(pgq_purge('q'), 3::bigint, 'all of them are ready');
 
 -- Blocked groups.
-create function pg_temp.read() returns bigint language sql as $$
-    select sum(pg_stat_get_xact_tuples_returned(c.oid))::bigint
-      from (
-               select i.indexrelid as oid, i.indrelid as table from pg_index i
-                union all select c.oid, c.oid from pg_class c where c.relkind = 'r'
-           ) c
-     where c.table = any (array(select i.inhrelid from pg_inherits i
-                                 where i.inhparent = 'pgq.job'::regclass))
-$$;
+\ir support/read.psql
 create table pg_temp.cost (entries bigint);
 create function pg_temp.unblock(p_group text) returns boolean language plpgsql as $$
 declare

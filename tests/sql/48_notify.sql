@@ -5,13 +5,7 @@ begin;
 select plan(9);
 \ir support/clock.psql
 
--- A notification shows at a commit only. So what would notify is noted here.
-create temp table woken (queue_id integer);
-create or replace function pgq._wake(p_queue_id integer) returns void language plpgsql as $$
-begin
-    insert into pg_temp.woken values (p_queue_id);
-end
-$$;
+\ir support/woken.psql
 create function pg_temp.woken() returns bigint language plpgsql as $$
 declare
     v_count bigint;

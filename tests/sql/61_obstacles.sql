@@ -120,15 +120,7 @@ select pg_temp.pass('3 hours'), pgq_configure_queue('fast', rate_limit => 0) \g 
 select is_empty('select * from obstacle', 'nor does anything without a limit');
 
 -- What it reads.
-create function pg_temp.read() returns bigint language sql as $$
-    select sum(pg_stat_get_xact_tuples_returned(c.oid))::bigint
-      from (
-               select i.indexrelid as oid, i.indrelid as table from pg_index i
-                union all select c.oid, c.oid from pg_class c where c.relkind = 'r'
-           ) c
-     where c.table = any (array(select i.inhrelid from pg_inherits i
-                                 where i.inhparent = 'pgq.job'::regclass))
-$$;
+\ir support/read.psql
 create function pg_temp.reads_in_groups() returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off as $$
 declare

@@ -6,17 +6,9 @@ select plan(37);
 \ir support/clock.psql
 \ir support/commit.psql
 
--- What maintenance does at commits, a second apart, with the clock as it is.
-create function pg_temp.ticks(p_ticks integer default 3) returns void language plpgsql as $$
-begin
-    for v_tick in 1..p_ticks loop
-        perform pg_temp.now_is(pgq._now() + interval '1 second'), pgq._tick();
-    end loop;
-end
-$$;
 create function pg_temp.move_clock(p_time interval) returns void language plpgsql as $$
 begin
-    perform pg_temp.now_is(pgq._now() + p_time), pg_temp.ticks();
+    perform pg_temp.now_is(pgq._now() + p_time), pg_temp.tick(3);
 end
 $$;
 -- Queues are named as the labels are: one job each.
@@ -51,7 +43,7 @@ select pgq_create_queue('once', dedupe_for => '1 hour'),
        pgq_create_queue('limited', rate_limit => 2, rate_interval => '1 minute') \g /dev/null
 select pgq_schedule(s, '* * * * *', queue => 'schedules', missed => m)
   from (values ('minute', 'once'), ('all', 'all'), ('skip', 'skip'), ('off', 'once')) v (s, m) \g /dev/null
-select pgq_pause_schedule('off'), pg_temp.ticks() \g /dev/null
+select pgq_pause_schedule('off'), pg_temp.tick(3) \g /dev/null
 select is(pg_temp.health('clock'), null, 'a clock that goes on is not told of');
 
 -- A year ahead.
@@ -94,7 +86,7 @@ select is(pg_temp.health('maintenance'), 'warning', 'a last tick in the future i
 delete from pgq.chore;
 select pgq._want_tick(30000) \g /dev/null
 select is((select count(*) from pgq.chore), 1::bigint, 'and the next call has one come');
-select pg_temp.ticks() \g /dev/null
+select pg_temp.tick(3) \g /dev/null
 select is(pg_temp.health('clock'), 'warning', 'a tick finds the clock set back');
 select is(pg_temp.health('maintenance'), 'ok', 'and goes on');
 select ok(h.detail ~ '^set back from 2041-01-01 .* to 2040-01-01 ' and h.age < '1 minute', 'which is told with the times: ' || h.detail)
@@ -152,7 +144,7 @@ select ok(
     (select every(pg_temp.fired(f.name) > f.fired) from fired f),
     'nobody can tell that the clock is wrong now: schedules fire');
 update fired f set fired = pg_temp.fired(f.name);
-select pg_temp.move_clock('50 years'), pg_temp.ticks(10) \g /dev/null
+select pg_temp.move_clock('50 years'), pg_temp.tick(10) \g /dev/null
 select ok(
     (select every(pg_temp.fired(f.name) - f.fired between 1 and 8) from fired f),
     'when it is right again, no times are caught up with that it had passed before');

@@ -5,10 +5,6 @@ begin;
 select plan(15);
 \ir support/clock.psql
 
-create function pg_temp.next_tick() returns interval language sql as $$
-    select timestamptz 'epoch' + pg_sequence_last_value('pgq.next_tick') * interval '1 ms'
-           - pgq._now()
-$$;
 create function pg_temp.ready() returns bigint language sql as $$
     select count(*) from pgq.job j where j.pos is not null
 $$;

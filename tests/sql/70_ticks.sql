@@ -5,11 +5,6 @@ begin;
 select plan(30);
 \ir support/clock.psql
 
-create function pg_temp.next_tick() returns interval language sql as $$
-    select timestamptz 'epoch' + pg_sequence_last_value('pgq.next_tick') * interval '1 ms'
-           - pgq._now()
-$$;
-
 -- Who claims when a tick is due queues it, and nobody else does meanwhile.
 select pg_temp.wait('0') \g /dev/null
 select is(pg_temp.next_tick(), interval '500 ms', 'the next tick is due in half a second');

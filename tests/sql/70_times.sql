@@ -5,13 +5,6 @@ begin;
 select plan(9);
 \ir support/clock.psql
 
-create function pg_temp.ticks(p_ticks integer default 3) returns void language plpgsql as $$
-begin
-    for v_tick in 1..p_ticks loop
-        perform pg_temp.now_is(pgq._now() + interval '1 second'), pgq._tick();
-    end loop;
-end
-$$;
 create function pg_temp.job(p_label text) returns pgq.job language sql as $$
     select j from pgq.job j where j.payload = to_jsonb(p_label)
 $$;
@@ -35,7 +28,7 @@ select pg_temp.now_is(pgq._now() + '1 year') \g /dev/null
 select pgq_heartbeat(j.id, j.token, '3 hours') from pg_temp.job('renewed') j \g /dev/null
 select pgq_fail(d.id, d.token, retry_in => '10 s') from pgq_dequeue() d \g /dev/null
 select setval('pgq.last_tick', pgq._ms(pgq._now())) \g /dev/null
-select pg_temp.now_is(pgq._now() - interval '1 year'), pg_temp.ticks() \g /dev/null
+select pg_temp.now_is(pgq._now() - interval '1 year'), pg_temp.tick(3) \g /dev/null
 select is(h.status, 'warning', 'a tick finds the clock set back')
   from pgq_health h where h.subject = 'clock';
 select is(
@@ -49,12 +42,12 @@ select results_eq(
         where b.payload in ('"leased"', '"retried"', '"scheduled"', '"low"') order by b.payload $$,
     'nothing is written of what has times that are right');
 select is(pg_temp.take(9), '{low}', 'a retry does not come before its wait is over');
-select pg_temp.ticks(10) \g /dev/null
+select pg_temp.tick(10) \g /dev/null
 select is(pg_temp.take(9), '{failed}', 'but then');
 select is(
     (select count(*) from pgq_dequeue(9, queue => 'limited')), 2::bigint,
     'a rate limit lets a burst through');
-select pg_temp.ticks(180) \g /dev/null
+select pg_temp.tick(180) \g /dev/null
 select is(
     (select count(*) from pgq_dequeue(9, queue => 'limited')), 0::bigint,
     'and counts those starts while the times of others are mended');

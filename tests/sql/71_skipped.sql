@@ -4,14 +4,8 @@
 begin;
 select plan(10);
 \ir support/clock.psql
+\ir support/commit.psql
 
-create function pg_temp.commit() returns void language plpgsql as $$
-begin
-    perform set_config('pgq.decided', '', true);
-    set constraints all immediate;
-    set constraints all deferred;
-end
-$$;
 create function pg_temp.job(p_label text) returns pgq_jobs language sql as $$
     select j from pgq_jobs j where j.payload = to_jsonb(p_label)
 $$;
@@ -39,7 +33,7 @@ select pgq_enqueue('"first"', priority => 9) as first \gset
 select pgq_enqueue(to_jsonb('after ' || i), after => array[:first]) from generate_series(1, 2) i
     \g /dev/null
 select pgq_complete(d.id, d.token) from pgq_dequeue() d \g /dev/null
-select pg_temp.commit() \g /dev/null
+select pg_temp.defer() \g /dev/null
 select pg_temp.skip('job', (pg_temp.job(l || ' 1')).id::text)
   from unnest('{lease,due,after,old}'::text[]) l \g /dev/null
 select pg_temp.skip('group', j.group_id::text) from pgq.job j where j.payload = '"group 1"' \g /dev/null

@@ -31,12 +31,7 @@ select results_eq(
 select is((select count(*) from pgq.dependency), 1::bigint, 'till then they wait');
 
 -- Nor does it show who sleeps.
-create temp table woken (queue_id integer);
-create or replace function pgq._wake(p_queue_id integer) returns void language plpgsql as $$
-begin
-    insert into pg_temp.woken values (p_queue_id);
-end
-$$;
+\ir support/woken.psql
 select pg_temp.add('b') \g /dev/null
 select is((select count(*) from woken), 1::bigint, 'sleepers are notified of a job');
 delete from woken;
