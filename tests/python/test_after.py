@@ -566,6 +566,35 @@ async def test_who_waits_for_a_job_that_was_moved_meanwhile_lets_the_others_go(
     await assert_no_traces(c)
 
 
+async def test_who_begins_anew_keeps_nobody_waiting_for_what_was_locked_before(
+    dsn: Dsn, a: Connection, b: Connection, c: Connection
+) -> None:
+    """A row that a nested subtransaction has locked would be waited for until the commit."""
+    parked, late, dead = ids = await enqueue(c, 3)
+    for job_id in (parked, late):
+        call = "select pgq_release(id, token, '1 hour') from pgq_claim($1)"
+        assert await c.fetchval(call, job_id)
+    assert await claimed(c) == [dead]
+    await end(c, dead, "fail")
+    # So its row is only locked from now on, and not marked as awaited as well.
+    first = await put(c, [parked], "wait")
+    async with sessions(dsn, 1) as (holder,):
+        await holder.execute("begin")
+        await holder.execute("select from pgq.job where id = $1 for update", late)
+        async with started(put(a, ids, "wait")) as one:
+            await waiting(c, a, one)
+            # It was looked up last, as a dead one. Now its place is the first.
+            assert await c.fetchval("select pgq_retry($1)", dead) is True
+            async with started(put(b, [dead, parked])) as other:
+                await waiting(c, b, other)
+                await holder.execute("rollback")
+                waiters = [await within(other), await within(one)]
+    for job_id in (*ids, first, *waiters):
+        await c.execute("select pgq_cancel($1)", job_id)
+    await settled(c)
+    await assert_no_traces(c)
+
+
 async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
     dsn: Dsn, a: Connection
 ) -> None:

@@ -61,23 +61,33 @@ $$;
 comment on function pgq._remove(smallint, bigint) is
 'Deletes and returns a job that this session has locked.';
 
+create function pgq._lock_row(p_slot smallint, p_id bigint, p_skip boolean, out job pgq.job)
+language plpgsql
+as $$
+begin
+    execute format(
+        'select j.* from pgq.job_%s j where j.id = $1 for update%s', p_slot,
+        case when p_skip then ' skip locked' end
+    ) into job using p_id;
+end
+$$;
+comment on function pgq._lock_row(smallint, bigint, boolean) is
+'Locks a row of a slot, also one that is no job.
+
+Null if it has gone or, with p_skip, is locked.';
+
 create function pgq._lock(
     p_slot smallint, p_id bigint, p_skip boolean default false, out job pgq.job
 )
 language plpgsql
 as $$
-declare
-    v_look constant text := format(
-        'select j.* from pgq.job_%s j where j.id = $1 for update%s', p_slot,
-        case when p_skip then ' skip locked' end
-    );
 begin
     if p_slot < 4 then
-        execute v_look into job using p_id;
+        job := pgq._lock_row(p_slot, p_id, p_skip);
         return;
     end if;
     begin
-        execute v_look into job using p_id;
+        job := pgq._lock_row(p_slot, p_id, p_skip);
         if not pgq._is_job(job) then
             -- It has just got its copy in the ring. Who ends that locks this row after it.
             raise exception using errcode = 'PQ000';

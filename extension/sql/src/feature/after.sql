@@ -114,7 +114,10 @@ begin
         end if;
         v_waits := coalesce(place > p_last, true);
         if place[1] < 6 then
-            v_job := pgq._lock(v_job.slot, p_id, not v_waits);
+            v_job := pgq._lock_row(v_job.slot, p_id, not v_waits);
+            if not pgq._is_job(v_job) then
+                raise exception using errcode = 'PQ000';
+            end if;
         elsif v_waits then
             -- Somebody may be about to retry it.
             select a.id into v_job.id
@@ -137,8 +140,10 @@ comment on function pgq._find_for_waiter(bigint, bigint[]) is
 'Locks a job and returns its place: slot, id.
 
 The slot is 6 if the job is dead or cancelled: it cannot be retried then until the transaction
-ends. Null: it has completed or is not known. Where its place is not behind p_last, which is
-locked already, it does not wait: raises PQ000.';
+ends. Null: it has completed or is not known.
+
+Where its place is not behind p_last, which is locked already, it does not wait: raises PQ000.
+So it does where the row has just become the double of a copy in the ring, whose place is first.';
 
 create function pgq._lock_awaited(
     p_after bigint[], p_on_dead text, out open bigint[], out is_hopeless boolean
@@ -186,6 +191,8 @@ begin
     loop
         exit when coalesce(cardinality(p_after), 0) = 0;
         begin
+            -- All locks are of this very subtransaction. A lock of one inside it would keep those
+            -- who wait for the row until this transaction ends, also after the rollback here.
             select nullif(a.open, '{}'), a.is_hopeless into v_awaited
               from pgq._lock_awaited(p_after, p_on_dead) a;
             exit;
