@@ -691,6 +691,67 @@ async def test_a_job_that_is_retried_and_dies_again_is_not_taken_for_completed(
     assert await state(a, follower) == "dead"
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_job_that_completes_between_two_looks_for_a_dead_one_is_not_waited_for(
+    a: Connection, b: Connection, c: Connection, is_first: bool
+) -> None:
+    """As the first job, or behind one that has died meanwhile and is locked already."""
+    dead, other = await enqueue(c, 2)
+    [receipt] = await dequeue(a, 1)
+    assert await a.fetchval("select pgq_fail($1, $2, retryable => false)", *receipt) == "dead"
+    # Stops before the third look for a live job, and at the last look for a dead one.
+    await c.execute("""
+        alter function pgq._find(bigint) rename to _looked;
+        alter function pgq._now() rename to _told;
+        create sequence finds;
+        create sequence looks;
+        create function pgq._find(p_id bigint, out job pgq.job)
+        language plpgsql set search_path = pg_catalog, pg_temp as $$
+        begin
+            if current_setting('application_name') = 'stops'
+                and nextval('public.finds') = 3
+            then
+                perform pg_advisory_lock(8), pg_advisory_unlock(8);
+            end if;
+            job := pgq._looked(p_id);
+        end $$;
+        create function pgq._now() returns timestamptz language plpgsql as $$
+        declare
+            v_stack text;
+        begin
+            get diagnostics v_stack = pg_context;
+            if current_setting('application_name') = 'stops'
+                and v_stack ~ '_find_for_waiter' and v_stack !~ '_is_over'
+                and nextval('public.looks') = current_setting('pgq_test.look')::integer
+            then
+                perform pg_advisory_lock(7), pg_advisory_unlock(7);
+            end if;
+            return pgq._told();
+        end $$;
+        select pg_advisory_lock(7), pg_advisory_lock(8);
+    """)
+    await b.execute(f"set application_name = 'stops'; set pgq_test.look = {1 if is_first else 2}")
+    fail = "select pgq_fail(id, token, retryable => false) from pgq_dequeue()"
+    after = [dead] if is_first else [other, dead]
+    async with started(put(b, after, "die" if is_first else "wait")) as task:
+        if not is_first:
+            await waiting(c, b, task)
+            assert await a.fetchval(fail) == "dead"
+        await c.execute("select pg_advisory_unlock(8)")
+        await waiting(c, b, task)
+        assert await a.fetchval("select pgq_retry($1)", dead) is True
+        receipts = await dequeue(a, 9)
+        assert dead in await complete(a, receipts)
+        await c.execute("select pg_advisory_unlock(7)")
+        follower = await within(task)
+    if not is_first:
+        # It waits for the other one alone.
+        assert await state(a, follower) == "waiting"
+        assert await a.fetchval("select pgq_retry($1)", other) is True
+        await complete(a, await dequeue(a, 9))
+    assert await state(a, follower) == "ready"
+
+
 async def test_a_job_is_not_killed_by_a_tick_after_what_it_waits_for_has_completed(
     a: Connection, b: Connection, c: Connection
 ) -> None:

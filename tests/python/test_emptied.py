@@ -110,6 +110,30 @@ async def test_a_slot_is_not_emptied_under_a_dump_that_begins_before_it_is_locke
         assert await within(truncating) is False
 
 
+async def test_who_reads_what_a_dump_reads_first_is_one_and_nobody_else(
+    a: Connection, b: Connection
+) -> None:
+    await leave_garbage(b)
+    both = "select from pg_extension; select from pg_foreign_table"
+    for others in (
+        "select from pg_extension",
+        "lock table pgq.queue, pgq.schedule in access share mode",
+        "lock table pg_extension, pg_foreign_table in row exclusive mode",
+    ):
+        await a.execute(f"{OLD}; {others}")
+        assert await b.fetchval("select pgq._is_dumped()") is False, others
+        await a.execute("rollback")
+    # Nor is whoever asks.
+    await b.execute(f"begin; {both}")
+    assert await b.fetchval("select pgq._is_dumped()") is False
+    await b.execute("rollback")
+    await a.execute(f"{OLD}; {both}")
+    assert await b.fetchval("select pgq._is_dumped()") is True
+    assert await b.fetchval(TRUNCATE) is False
+    # After a day it is not waited for any more.
+    assert await b.fetchval("select pgq._is_dumped('0')") is False
+
+
 async def writers(connection: Connection) -> list[int | None]:
     """Return per slot the oldest other transaction that writes to it."""
     found: list[int | None] = await connection.fetchval("select pgq._oldest_writers()")

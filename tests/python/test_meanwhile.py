@@ -214,3 +214,16 @@ async def test_a_prepared_transaction_that_adds_a_priority_keeps_no_other_waitin
         assert await within(b.fetchval("select pgq_enqueue('1', priority => 2)"))
     finally:
         await a.execute("rollback prepared 'priority'")
+
+
+async def test_cancel_all_does_not_wait_for_jobs_of_other_queues(
+    a: Connection, b: Connection
+) -> None:
+    await a.execute("select pgq_create_queue('other')")
+    await enqueue(a, 2)
+    other = await a.fetchval("select pgq_enqueue('1', 'other')")
+    await b.execute("begin")
+    await b.fetch("select from pgq.job where id = $1 for update", other)
+    assert await within(a.fetchval("select pgq_cancel_all('default')")) == 2
+    await b.execute("rollback")
+    assert await a.fetchval("select state from pgq_jobs where id = $1", other) == "ready"

@@ -2,7 +2,7 @@
  * What is left to ticks: changes of group_concurrency, and leases of jobs that were claimed by id.
  */
 begin;
-select plan(17);
+select plan(19);
 \ir support/clock.psql
 \ir support/commit.psql
 
@@ -57,6 +57,29 @@ insert into pgq.hint (kind, key) values ('e', -:fails::bigint);
 select pg_temp.wait('0'), pg_temp.wait('0') \g /dev/null
 select is(pg_temp.state(:dies), 'dead', 'a job dies after the one that it was to follow');
 select is(pg_temp.state(:waits), 'waiting', 'one that was told to wait for its retry does not');
+
+-- What is looked at, and who is woken.
+create temp table hinted (key bigint);
+create function pg_temp.log_hint() returns trigger language plpgsql as $$
+begin
+    insert into pg_temp.hinted values (new.key);
+    return null;
+end
+$$;
+create trigger log after insert on pgq.hint
+    for each row when (new.kind = 'g') execute function pg_temp.log_hint();
+select pgq_configure_queue('q', group_concurrency => 3), pg_temp.wait('0') \g /dev/null
+select is(
+    (select count(*) from hinted), 1::bigint,
+    'a change of group_concurrency has the groups of that queue looked at, and no others');
+\ir support/woken.psql
+update pgq.lane l set awaited_until = pgq._now() + '1 hour';
+select pgq_enqueue('1', q, group_key => 'g') from unnest('{q,other}'::text[]) q \g /dev/null
+truncate woken;
+select pg_temp.defer() \g /dev/null
+select is(
+    (select count(*) from woken), 0::bigint,
+    'who has added jobs to groups has told, and what is left to the tick tells nobody again');
 
 -- The table shrinks when few are left, and not before. Those of jobs that are gone do nothing.
 insert into pgq.hint (kind, key, place) select 'w', 1000000 + i, 0 from generate_series(1, 30000) i;

@@ -2,7 +2,7 @@
  * The lines of groups, as each commit leaves them: places, heads, and what is read to find those.
  */
 begin;
-select plan(18);
+select plan(24);
 \ir support/clock.psql
 
 \ir support/decide.psql
@@ -67,6 +67,35 @@ select pg_temp.end_of('a'), pg_temp.decide() \g /dev/null
 select is(pg_temp.calls('_turn_groups'), 1::bigint, 'the end of a head has its group go on');
 select is(pg_temp.calls('_let_late_in'), 0::bigint, 'with no look for late ones, as none has come');
 select is(pg_temp.take(9), '{c}', 'the next one runs');
+
+-- Who comes behind those that wait has nothing decided.
+create function pg_temp.turns_of(p_queue text) returns bigint language plpgsql as $$
+declare
+    v_before constant bigint := pg_temp.calls('_turn_groups');
+begin
+    perform pgq_enqueue('1', p_queue, group_key => 'g'), pg_temp.decide();
+    return pg_temp.calls('_turn_groups') - v_before;
+end
+$$;
+select is(pg_temp.turns_of('default'), 0::bigint, 'behind one that waits nobody becomes a head');
+select pgq_create_queue('one'), pgq_create_queue('two', group_concurrency => 2) \g /dev/null
+select is(
+    array[pg_temp.turns_of('one'), pg_temp.turns_of('one')], '{1,0}',
+    'nor does anybody behind the only head that there may be');
+select is(
+    array[pg_temp.turns_of('two'), pg_temp.turns_of('two'), pg_temp.turns_of('two'),
+          pg_temp.turns_of('two')],
+    '{1,1,1,0}', 'of two heads the second is looked for, and the look finds that they are two');
+select is(pg_temp.calls('_turn_waiters'), 0::bigint, 'no commit of those looks for waiting jobs');
+select pg_temp.calls('_turn_groups') as before,
+       pgq_enqueue('1', 'one', after => array[pgq_enqueue('1', 'two', 9)]) as waiter \gset
+select pgq_complete(j.id, j.token), pg_temp.decide() from pgq_dequeue(1, queue => 'two') j
+    \g /dev/null
+select is(
+    pg_temp.calls('_turn_groups'), :before::bigint,
+    'one that only lets a waiting job go looks for no groups');
+select is((pgq_get(:waiter)).state, 'ready', 'and that job is ready');
+select pgq_drop_queue(q, true) from unnest('{one,two}'::text[]) q \g /dev/null
 
 -- What is read of a long line.
 select pgq_purge('default'), pg_temp.end_of('c'), pg_temp.decide() \g /dev/null
