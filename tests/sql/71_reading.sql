@@ -1,0 +1,63 @@
+/*
+ * What ticks read to move jobs: not what is left of those that have gone.
+ */
+begin;
+select plan(7);
+\ir support/clock.psql
+
+create function pg_temp.entries(p_index regclass) returns bigint language sql as $$
+    select pg_stat_get_xact_tuples_returned(p_index)
+$$;
+-- How many entries of an index a call reads.
+create function pg_temp.read_by(p_index regclass, p_call text) returns bigint
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set enable_bitmapscan = off as $$
+declare
+    v_before constant bigint := pg_temp.entries(p_index);
+begin
+    execute p_call;
+    return pg_temp.entries(p_index) - v_before;
+end
+$$;
+
+select pgq_enqueue_many(array_fill(jsonb '1', array[500])) \g /dev/null
+create temp table numbered as select j.*, row_number() over (order by j.pos) as n from pgq.job j;
+select pgq_complete(array_agg(d.id), array_agg(d.token)) from pgq_dequeue(250) d \g /dev/null
+insert into pgq.floor (slot, n, lane, floor, base, mark)
+select 0, nextval('pgq.floor_n'), j.lane, j.pos, j.pos, j.pos from numbered j where j.n = 250;
+select is(
+    pgq._lock_first(0::smallint, 1), array[j.id], 'the first job is behind those that have ended')
+  from numbered j where j.n = 251;
+select cmp_ok(
+    pg_temp.read_by('pgq.job_0_lane_pos_idx', 'select pgq._lock_first(0::smallint, 1)'),
+    '<=', 3::bigint, 'and is found without a look at those');
+select cmp_ok(
+    pg_temp.read_by(
+        'pgq.job_0_lane_pos_idx', 'select pgq._lock_last(0::smallint, 3::smallint, 1000)'
+    ), '<=', 251::bigint, 'nor are those looked at to find the last ones');
+select pgq._move_jobs(0::smallint, 3::smallint, array_agg(j.id)) from numbered j where j.n > 300
+    \g /dev/null
+select is(
+    pgq._lock_last(0::smallint, 3::smallint, 1), array[j.id],
+    'the last job is before those that have moved')
+  from numbered j where j.n = 300;
+select cmp_ok(
+    pg_temp.read_by(
+        'pgq.job_0_lane_pos_idx', 'select pgq._lock_last(0::smallint, 3::smallint, 1)'
+    ), '<=', 3::bigint, 'and is found without a look at what is left of them');
+
+select pgq_enqueue_many(array_fill(jsonb '1', array[300]), run_at => pgq._now() + '1 minute'),
+       pg_temp.pass('1 minute'),
+       pgq._promote(4::smallint, pgq._now(), 0::smallint) \g /dev/null
+select pgq_enqueue('1', run_at => pgq._now() + '1 minute') as later,
+       pg_temp.pass('1 minute') \gset
+insert into pgq.floor (slot, n, lane, floor, base, mark)
+select 4, nextval('pgq.floor_n'), 0, 0, j.due - 1, j.due - 1 from pgq.job j where j.id = :later;
+select cmp_ok(
+    pg_temp.read_by(
+        'pgq.job_4_due_idx', 'select pgq._promote(4::smallint, pgq._now(), 0::smallint)'
+    ), '<=', 3::bigint, 'a job that is due is found without a look at those that were');
+select is((select j.slot from pgq.job j where j.id = :later), 0::smallint, 'it goes to the ring');
+
+select * from finish();
+rollback;
