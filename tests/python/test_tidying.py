@@ -95,3 +95,22 @@ async def test_samples_of_a_queue_that_others_have_locked_are_fitted_later(
     assert await a.fetchval(sample) == 8
     await maintain(a)
     assert await a.fetchval(sample) == 4
+
+
+@pytest.mark.parametrize("cursor", ["of the transaction", "held since an earlier one"])
+async def test_a_cursor_that_is_not_filled_behind_a_tick_does_not_put_it_off(
+    a: Connection, b: Connection, cursor: str
+) -> None:
+    ticks = "select pg_sequence_last_value('pgq.last_tick')"
+    await stop_clock(a)
+    await maintain(a)
+    await stop_clock(a, await a.fetchval("select clock_timestamp() + interval '1 hour'"))
+    before = await a.fetchval(ticks)
+    declare = "declare c cursor {} for select 1"
+    if cursor == "of the transaction":
+        await b.execute(f"begin; {declare.format('')}")
+    else:
+        await b.execute(f"begin; {declare.format('with hold')}; commit")
+        await b.execute("begin")
+    await b.execute("select pgq_maintain(); commit")
+    assert await a.fetchval(ticks) > before

@@ -2,7 +2,7 @@
  * pgq_create_queue, pgq_configure_queue, pgq_drop_queue, pgq_pause, pgq_resume.
  */
 begin;
-select plan(119);
+select plan(120);
 \ir support/clock.psql
 
 create temp view setting as
@@ -30,9 +30,13 @@ select results_eq(
     'or with own settings');
 select throws_ok(
     $$ select pgq_create_queue('plain') $$, '42710', null, 'a queue cannot be created twice');
+select last_value as number from pgq.queue_id_seq \gset
 select is(
     pgq_create_queue('full', 9, if_not_exists => true), false,
     'with if_not_exists it is said that there is one');
+select is(
+    (select s.last_value from pgq.queue_id_seq s), :number::bigint,
+    'and that takes no number of a queue, however often a program begins so');
 select is(
     (select s.max_attempts from setting s where s.name = 'full'), 3, 'and that stays as it is');
 select is(pgq_create_queue('Plain', if_not_exists => true), true, 'names differ by case');

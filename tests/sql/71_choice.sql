@@ -1,8 +1,8 @@
 /*
- * Which slots are free, are cleaned, and are looked into.
+ * Which slots are free, are cleaned, and are looked into, and how large they are.
  */
 begin;
-select plan(13);
+select plan(14);
 \ir support/clock.psql
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
@@ -73,6 +73,13 @@ select is(
     'when the head is full, and no slot is free, another one is moved to the same slot');
 select pg_temp.tick(3) \g /dev/null
 select is((select r.live from ring r), '{0,3,2}', 'so that one is free');
+
+-- How large slots become: what is set for the database counts, and nothing else that is set there.
+select format('alter database %I set pgq.slot_size = 12345', current_database()) \gexec
+select format('alter database %I set work_mem = %L', current_database(), '5MB') \gexec
+select format('alter role %I in database %I set pgq.slot_size = 9', current_user, current_database())
+    \gexec
+select is(pgq._slot_size(), 12345::bigint, 'the size of slots is a setting of the database');
 
 select * from finish();
 rollback;
