@@ -166,3 +166,23 @@ async def test_a_group_goes_on_whatever_a_setting_of_the_session_says(
     await complete(a, receipts)
     await a.execute("commit")
     assert [job_id for job_id, _ in await dequeue(b, 9)] == [second]
+
+
+async def test_a_prepared_transaction_locks_no_slot_that_it_has_not_written(
+    a: Connection, b: Connection
+) -> None:
+    """Its locks stay, and a slot that is locked cannot be emptied."""
+    _, second = [await a.fetchval(PUT) for _ in range(2)]
+    receipts = await dequeue(a)
+    await a.execute("begin")
+    await complete(a, receipts)
+    await a.execute(f"{PUT}; prepare transaction 'of a group'")
+    locked = await b.fetch("""
+        select distinct l.relation::regclass::text as name
+          from pg_locks l join pg_class c on c.oid = l.relation
+         where l.pid is null and c.relname ~ '^job_[0-3]$'
+    """)
+    assert [row["name"] for row in locked] == ["pgq.job_0"]
+    await b.execute("commit prepared 'of a group'")
+    await maintain(b)
+    assert [job_id for job_id, _ in await dequeue(b, 9)] == [second]
