@@ -3,7 +3,7 @@
  * keep it from being truncated while the transaction is open. Only the head gets copies.
  */
 begin;
-select plan(8);
+select plan(11);
 
 \ir support/decide.psql
 create function pg_temp.put(p_label text) returns bigint language sql as $$
@@ -25,6 +25,22 @@ create function pg_temp.others() returns text[] language sql as $$
     )
 $$;
 
+create function pg_temp.parked() returns text[] language sql as $$
+    select array(
+        select distinct c.relname::text
+          from pg_locks l join pg_class c on c.oid = l.relation
+         where l.pid = pg_backend_pid() and c.relnamespace = 'pgq'::regnamespace
+           and c.relname ~ '^job_[45]$' and l.mode <> 'AccessShareLock'
+    )
+$$;
+create function pg_temp.fail() returns text language sql as $$
+    select pgq_fail(d.id, d.token, retry_in => '1 minute') from pgq_dequeue(1, '1 hour') d
+$$;
+
+select pgq_enqueue('1'), pg_temp.fail() \g /dev/null
+select is(
+    pg_temp.parked(), array['job_' || pgq._parked()],
+    'a job that is tried again locks one parked slot, if it has no group');
 select pgq_create_queue('grouped', group_on_dead => 'block') \g /dev/null
 select is(pg_temp.others(), '{}', 'at the beginning no other slot is locked');
 select pg_temp.put(l) from unnest('{a,b,c}'::text[]) l \g /dev/null
@@ -37,6 +53,10 @@ select is(pgq_unblock('grouped', 'g'), true, 'the head dies, and the group is un
 select is(pg_temp.others(), '{}', 'by which no other slot is locked');
 select pg_temp.decide(), pgq_retry(:dead), pg_temp.decide() \g /dev/null
 select is(pg_temp.others(), '{}', 'nor when one that is late gets its place');
+select is(
+    (select pgq_fail(d.id, d.token, retry_in => '1 minute')
+       from pgq_dequeue(1, '1 hour', 'grouped') d), 'scheduled', 'a head is tried again');
+select is(pg_temp.others(), '{}', 'by which no other slot is locked');
 
 select pgq_enqueue('1', 'grouped', run_at => now() + '1 hour', group_key => 'h'), pg_temp.decide()
     \g /dev/null

@@ -2,7 +2,7 @@
  * Claims in queues with limits or ageing, and where claims begin: what they take, leave and read.
  */
 begin;
-select plan(21);
+select plan(30);
 \ir support/clock.psql
 
 -- Entries that a statement reads of a slot.
@@ -86,6 +86,53 @@ select cmp_ok(
     pg_temp.reads(format('select pgq._oldest(0::smallint, %s)', pg_temp.lane('free'))), '<',
     100::bigint, 'nor who asks for the oldest ready job');
 
+-- Positions that no open transaction keeps from being raised (or, of "done", one that writes no
+-- job), and what is read for that.
+create function pg_temp.know(p_queue text, p_floor bigint default 0, p_xid bigint default 3)
+returns void language plpgsql as $$
+begin
+    insert into pgq.floor_0 (slot, n, lane, floor, base, mark, mark_xid)
+    select 0, nextval('pgq.floor_n'), pg_temp.lane(p_queue), p_floor, 0, m.last, p_xid
+      from (select pg_sequence_last_value('pgq.number') as last) m;
+end
+$$;
+create function pg_temp.sweep() returns void language plpgsql as $$
+begin
+    perform pgq._sweep(0::smallint, pgq._now(), null);
+end
+$$;
+select pgq_create_queue('claims'), pgq_create_queue('swept'), pgq_create_queue('done'),
+       pgq_create_queue('parked') \g /dev/null
+select pgq_enqueue_many(array_fill(jsonb '1', array[600]), q), pg_temp.take(600, q, '1 hour')
+  from unnest('{claims,swept,done}'::text[]) q \g /dev/null
+select pgq_complete(array_agg(j.id), array_agg(j.token))
+  from pgq.job j where j.lane = pg_temp.lane('done') \g /dev/null
+select pg_temp.know('claims'), pg_temp.know('swept'), pg_temp.know('done', 0, 1000000000000),
+       pg_temp.add('far', 'parked', p_delay => '1 day') \g /dev/null
+select pgq._raise(0::smallint, pg_temp.lane('claims')) \g /dev/null
+select cmp_ok(
+    pg_temp.reads($$ select pg_temp.take(1, 'claims') $$), '<', 100::bigint,
+    'a claim raises a position past leases');
+select pg_temp.sweep() \g /dev/null
+select cmp_ok(
+    pg_temp.reads(format('select pg_temp.take(1, %L)', q)), '<', 100::bigint,
+    format('so does maintenance, or it leaves it where it is: %s', q))
+  from unnest('{swept,done,free}'::text[]) q;
+select pg_temp.know('claims', pg_sequence_last_value('pgq.number')) \g /dev/null
+select cmp_ok(
+    pg_temp.reads(format('select pgq._raise(0::smallint, %s)', pg_temp.lane('claims'))), '<',
+    100::bigint, 'it does not read again what is below the last one');
+create temp table span as select s from pgq._spans(0::smallint, pgq._now()) s;
+select cmp_ok(
+    pg_temp.reads($$ select pgq._set_positions(0::smallint, array(select s from span), null) $$),
+    '<', 100::bigint, 'nor does maintenance');
+select pg_temp.sweep(), pg_temp.sweep() \g /dev/null
+select count(*) as positions from pgq.floor_0 \gset
+select pg_temp.sweep(), pg_temp.sweep() \g /dev/null
+select is((select count(*) from pgq.floor_0), :positions::bigint,
+          'where nothing changes it writes nothing');
+select is(pg_temp.positions('parked'), 0::bigint, 'nor where there is no job');
+
 -- A position costs as much as some claims of one job, so few of these write one.
 create function pg_temp.make_unlikely() returns void language plpgsql as $$
 begin
@@ -130,6 +177,8 @@ select isnt(pg_temp.place('free'), :'place', 'a first bound does');
 select pg_temp.place('free') as place \gset
 select pgq_configure_queue('free', max_ready => 99, max_payload => 999) \g /dev/null
 select is(pg_temp.place('free'), :'place', 'another one does not');
+select pg_temp.tick() \g /dev/null
+select is(pg_temp.place('free'), :'place', 'nor does maintenance');
 
 -- When the next tick comes.
 select pg_temp.pass('10 minutes'), pgq_cancel_all(q.name, true) from pgq.queue q \g /dev/null

@@ -2,7 +2,7 @@
  * Watched tables.
  */
 begin;
-select plan(72);
+select plan(73);
 \ir support/clock.psql
 set local client_min_messages = warning;
 
@@ -213,6 +213,8 @@ alter table shop.part_2 owner to current_user;
 select throws_ok(
     'insert into shop.part values (13)', '42704', 'queue "a" does not exist',
     'an owner who has all privileges is told that it is gone');
+grant insert on shop.part to regress_eve;
+select is(pg_temp.ask('regress_eve', 'insert into shop.part values (14)'), '42704', 'so is whoever writes to the table');
 rollback to gone;
 release gone;
 select pgq_create_queue('a'), pgq_grant('a', 'regress_ann', '{enqueue}') \g /dev/null

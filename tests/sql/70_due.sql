@@ -2,7 +2,7 @@
  * What falls due, and positions.
  */
 begin;
-select plan(15);
+select plan(17);
 \ir support/clock.psql
 
 create function pg_temp.ready() returns bigint language sql as $$
@@ -23,11 +23,26 @@ select is(pg_temp.next_tick(), interval '500 ms', 'then there is no hurry');
 select pgq_purge('default') \g /dev/null
 select pg_temp.add('late', p_delay => '1 day'), pg_temp.tick(3) \g /dev/null
 select pg_temp.add('soon', p_delay => '1 hour'), pg_temp.wait('1 hour') \g /dev/null
-select is(pg_temp.take(9), '{soon}', 'a job that is due before others comes before them');
+select is(pg_temp.take(9, p_timeout => '1 day'), '{soon}',
+          'a job that is due before others comes before them');
 select is((select count(*) from pgq.floor f where f.slot in (4, 5)), 1::bigint,
           'one position is kept');
 select cmp_ok((select max(f.base) from pgq.floor f where f.slot in (4, 5)), '>',
     pgq._us(pgq._now()) - 2 * 3600000000, 'it follows the clock');
+
+-- Its time is before that position: the clock was set back a little, or maintenance comes late.
+select pg_temp.tick(3), pg_temp.pass('-30 seconds'), pg_temp.add('again', p_delay => '10 seconds')
+    \g /dev/null
+select pg_temp.wait('40 seconds') \g /dev/null
+select is(pg_temp.take(9), '{again}', 'a job is found when its time has come twice');
+select pg_temp.add('far', p_delay => '1 day'), pgq._move(4::smallint, 5::smallint, 1000),
+       pg_temp.add('overdue', p_delay => '1 second') as overdue \gset
+insert into pgq.skipped (kind, key, at, error)
+values ('job', :overdue, pgq._now() + '9 seconds', 'it fails');
+select pg_temp.wait('9 seconds'), pg_temp.tick(9) \g /dev/null
+delete from pgq.skipped;
+select pgq._move(4::smallint, 5::smallint, 1000), pg_temp.tick() \g /dev/null
+select is(pg_temp.take(9), '{overdue}', 'one that is moved after its time is found where it is then');
 
 -- What a position waits for.
 select is(

@@ -3,7 +3,7 @@
  * leases and the order survive the move.
  */
 begin;
-select plan(44);
+select plan(45);
 \ir support/clock.psql
 \ir support/commit.psql
 
@@ -177,6 +177,11 @@ select pg_temp.wait('5 hours') \g /dev/null
 select is(
     (select count(*) from unnest(pg_temp.take(1000)) t where t ~ '^p '), 200::bigint,
     'no job was lost');
+
+-- Payloads of which none fits into a page.
+select pgq_cancel_all('default', true), pg_temp.tick(6) \g /dev/null
+select pg_temp.add(string_agg(md5(n::text), '')) from generate_series(1, 1000) n \g /dev/null
+select lives_ok('select pg_temp.tick(5)', 'large payloads do not stop maintenance');
 
 select * from finish();
 rollback;
