@@ -595,6 +595,51 @@ async def test_who_begins_anew_keeps_nobody_waiting_for_what_was_locked_before(
     await assert_no_traces(c)
 
 
+@pytest.mark.parametrize("first", ["the waiter", "the retry"])
+async def test_a_dead_job_is_retried_while_one_waits_for_it_and_for_one_that_has_just_died(
+    a: Connection, b: Connection, c: Connection, first: str
+) -> None:
+    """The other one was looked up in the ring, so it was locked first."""
+
+    async def a_waits_for(session: Connection) -> bool:
+        call = "select pg_blocking_pids($1) = array[$2::integer]"
+        return bool(await b.fetchval(call, a.get_server_pid(), session.get_server_pid()))
+
+    retry = "select pgq_retry($1)"
+    dead, dying = ids = await enqueue(c, 2)
+    assert await claimed(c) == ids
+    await end(c, dead, "fail")
+    await a.execute("begin")
+    await b.execute("begin")
+    await end(b, dying, "fail")
+    async with started(put(a, ids, "wait")) as adding:
+        await waiting(c, a, adding)
+        if first == "the retry":
+            await c.execute("begin")
+            assert await c.fetchval(retry, dead)
+        await b.execute("commit")
+        if first == "the retry":
+            # It has let go of the other one, which would be a deadlock.
+            await until(lambda: a_waits_for(c))
+            assert await within(c.fetchval(retry, dying))
+            await c.execute("commit")
+        waiter = await within(adding)
+    if first == "the waiter":
+        async with started(c.fetchval(retry, dead)) as retrying:
+            await waiting(b, c, retrying)
+            await a.execute("commit")
+            assert await within(retrying)
+        assert await c.fetchval(retry, dying)
+    await a.execute("rollback" if first == "the waiter" else "commit")
+    assert sorted(await claimed(c)) == ids
+    for job_id in ids:
+        assert await state(c, waiter) == "waiting"
+        await end(c, job_id)
+    assert await claimed(c) == [waiter]
+    await end(c, waiter)
+    await assert_no_traces(c)
+
+
 async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
     dsn: Dsn, a: Connection
 ) -> None:

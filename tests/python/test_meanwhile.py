@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import asyncpg
@@ -13,6 +14,7 @@ from .sessions import (
     complete,
     dequeue,
     enqueue,
+    maintain,
     no_ticks,
     raise_floors,
     sessions,
@@ -159,6 +161,71 @@ async def test_a_job_whose_number_is_drawn_stays_above_the_floor_until_it_is_the
         await c.execute("select pg_advisory_unlock(7)")
         late = await within(enqueueing)
     assert await settle_all(b, 50) == [late]
+
+
+@pytest.mark.parametrize("raised", [maintain, raise_floors])
+async def test_a_job_whose_number_was_drawn_after_the_last_position_stays_above_the_next_one(
+    a: Connection, b: Connection, raised: Callable[[Connection], Awaitable[None]]
+) -> None:
+    await stop_clock(b)
+    await enqueue(b, 1)
+    await settle_all(b)
+    await maintain(b, 3)
+    await a.execute("begin")
+    ids = await enqueue(a, 1)
+    ids += await enqueue(b, 1)
+    for _ in range(3):
+        await raised(b)
+    await a.execute("commit")
+    assert [job_id for job_id, _ in await dequeue(b, 9)] == ids
+
+
+async def test_who_has_an_old_snapshot_raises_no_floor_past_a_job_that_was_given_back(
+    a: Connection, b: Connection
+) -> None:
+    await stop_clock(b)
+    ids = await enqueue(b, 2)
+    (receipt,) = await dequeue(b)
+    await maintain(b, 3)
+    await no_ticks(b)
+    async with a.transaction(isolation="repeatable_read"):
+        await a.execute("select 1")
+        assert await b.fetchval("select pgq_release($1, $2)", *receipt)
+        await raise_floors(a)
+    assert [job_id for job_id, _ in await dequeue(b, 9)] == ids
+
+
+@pytest.mark.parametrize("call", ["cancel", "await"])
+async def test_a_job_that_becomes_head_while_it_is_looked_for_is_found_in_the_ring(
+    a: Connection, b: Connection, c: Connection, call: str
+) -> None:
+    await no_ticks(c)
+    put_in_group = "select pgq_enqueue('0', group_key => 'g')"
+    first, second = [await c.fetchval(put_in_group) for _ in range(2)]
+    receipts = await dequeue(c)
+    assert [job_id for job_id, _ in receipts] == [first]
+    # What such a commit cannot decide it leaves to the next tick.
+    await c.execute("begin; set constraints all immediate")
+    await complete(c, receipts)
+    await c.execute("commit")
+    assert await dequeue(c) == []
+    await b.execute("begin; select pgq._tick()")
+    if call == "cancel":
+        async with started(a.fetchval("select pgq_cancel($1)", second)) as cancelling:
+            await waiting(c, a, cancelling)
+            await b.execute("commit")
+            assert await within(cancelling) is True
+        assert await dequeue(c) == []
+        assert await c.fetchval("select count(*) from pgq.job") == 0
+        return
+    async with started(put(a, [second])) as adding:
+        await waiting(c, a, adding)
+        await b.execute("commit")
+        waiter = await within(adding)
+    receipts = await dequeue(c, 9)
+    assert [job_id for job_id, _ in receipts] == [second]
+    await complete(c, receipts)
+    assert [job_id for job_id, _ in await dequeue(c)] == [waiter]
 
 
 async def test_two_sessions_do_not_both_add_the_last_priority(

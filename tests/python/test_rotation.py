@@ -934,6 +934,22 @@ async def test_an_old_snapshot_gives_40001_for_a_receipt_whose_job_has_moved(
     assert await b.fetchval(CALLS[call], *receipt) is True
 
 
+async def test_an_old_snapshot_gives_40001_for_a_head_whose_row_in_the_line_has_moved(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("select pgq_enqueue_many('{1,2}', group_keys => '{g,g}')")
+    (receipt,) = await dequeue(b)
+    old = a.transaction(isolation="repeatable_read")
+    await old.start()
+    await a.execute("select 1")
+    await b.execute("select pgq._move(4::smallint, 5::smallint, 1000); truncate pgq.job_4")
+    with pytest.raises(asyncpg.SerializationError):
+        await a.fetchval(CALLS["complete"], *receipt)
+    await old.rollback()
+    assert await b.fetchval(CALLS["complete"], *receipt) is True
+    assert len(await dequeue(b)) == 1
+
+
 @pytest.mark.parametrize(
     "call", ["pgq_cancel_all('default')", "pgq_purge('default')", "pgq_reclaim('default')"]
 )
@@ -956,6 +972,12 @@ async def test_an_old_snapshot_gives_40001_if_a_slot_is_truncated_meanwhile(
     await old.rollback()
 
 
+async def leased(connection: Connection, number: int) -> list[Receipt]:
+    """Enqueue and claim jobs."""
+    await enqueue(connection, number)
+    return await dequeue(connection, number, "1 day")
+
+
 async def move_and_truncate(connection: Connection, job_id: int) -> None:
     """Move a job out of slot 0 and let the slot be truncated, by completing what else is there."""
     await connection.execute(MOVE, 0)
@@ -972,6 +994,46 @@ async def move_and_truncate(connection: Connection, job_id: int) -> None:
         return dict(await files(connection))["pgq.job_0"] != before["pgq.job_0"]
 
     await until(truncated)
+
+
+async def test_a_slot_with_a_few_small_jobs_left_is_emptied(a: Connection) -> None:
+    await a.execute("set pgq.slot_size = 100000")
+    receipts = await leased(a, 2000)
+    await complete(a, [receipt for n, receipt in enumerate(receipts) if n % 20])
+    assert await slot_of(a, receipts[0][0]) == 0
+
+    async def emptied() -> bool:
+        await age_ring(a)
+        await maintain(a)
+        return bool(await a.fetchval("select pg_relation_size('pgq.job_0') = 0"))
+
+    await until(emptied)
+    assert len(await complete(a, receipts[::20])) == 100
+
+
+async def test_slots_are_cleaned_also_where_payloads_are_large(a: Connection) -> None:
+    """They are stored elsewhere; what counts is the room that the rows take."""
+    await a.execute("reset pgq.slot_size")
+    kept: list[Receipt] = []
+    for slot, stay in enumerate((200, 1, 0)):
+        await a.execute("""
+            select pgq_enqueue(to_jsonb(array(select md5(random()::text)
+                                                from generate_series(1, 128) where n > 0)))
+              from generate_series(1, 200) n
+        """)
+        receipts = await dequeue(a, 200, "1 day")
+        assert {token & 7 for _, token in receipts} == {slot}
+        await complete(a, receipts[stay:])
+        kept += receipts[:stay]
+        await a.execute("set pgq.slot_size = 200000")
+        await maintain(a)
+        if slot < 2:
+            await a.execute("reset pgq.slot_size")
+    assert list((await ring(a))["live"]) == [0, 1, 2]
+    await age_ring(a)
+    await maintain(a)
+    assert (await ring(a))["filling"] == 3
+    assert len(await complete(a, kept)) == 201
 
 
 async def test_leases_survive_a_ring_that_turns_as_fast_as_it_can(

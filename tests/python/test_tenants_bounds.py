@@ -170,7 +170,13 @@ async def test_the_size_of_slots_is_not_a_tenants_to_set(
     await mean.execute(many)
     await tick_in(mean, a)
     assert await a.fetchval(turned) == before
-    await a.execute(f"alter database {dsn['database']} set pgq.slot_size = 8192")
+    # What is set for one role counts as little; other settings of the database are none of this.
+    role, of_database = await mean.fetchval("select current_user"), f"database {dsn['database']}"
+    await a.execute(f"alter role {role} in {of_database} set pgq.slot_size = 8192")
+    await a.execute(f"alter {of_database} set work_mem = '5MB'")
+    await tick_in(mean, a)
+    assert await a.fetchval(turned) == before
+    await a.execute(f"alter {of_database} set pgq.slot_size = 8192")
     await tick_in(mean, a)
     assert await a.fetchval(turned) > before
 
@@ -203,6 +209,13 @@ async def test_who_could_not_dump_the_jobs_is_not_waited_for_as_if_it_did(
     assert await files(a) != before
     assert await a.fetch("select from pgq_health where subject = 'dump'") == []
     await posing.execute("rollback")
+
+
+async def test_who_has_locked_two_tables_is_not_taken_for_a_dump(a: Connection, dsn: Dsn) -> None:
+    async with sessions(dsn, 1) as (reader,):
+        await reader.execute("begin; lock table pgq.hint, pgq.chore in access share mode")
+        assert await a.fetchval("select pgq._is_dumped()") is False
+        assert await a.fetch("select from pgq_health where subject = 'dump'") == []
 
 
 @pytest.mark.parametrize("inherits", ["inherit", "noinherit"])

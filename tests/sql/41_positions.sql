@@ -2,7 +2,7 @@
  * Claims in queues with limits or ageing, and where claims begin: what they take, leave and read.
  */
 begin;
-select plan(30);
+select plan(31);
 \ir support/clock.psql
 
 -- Entries that a statement reads of a slot.
@@ -113,6 +113,9 @@ select pgq._raise(0::smallint, pg_temp.lane('claims')) \g /dev/null
 select cmp_ok(
     pg_temp.reads($$ select pg_temp.take(1, 'claims') $$), '<', 100::bigint,
     'a claim raises a position past leases');
+select pg_temp.add('last', 'claims'), pg_temp.know('claims'),
+       pgq._raise(0::smallint, pg_temp.lane('claims')) \g /dev/null
+select is(pg_temp.take(1, 'claims', '1 hour'), '{last}', 'but not past a job that is ready');
 select pg_temp.sweep() \g /dev/null
 select cmp_ok(
     pg_temp.reads(format('select pg_temp.take(1, %L)', q)), '<', 100::bigint,

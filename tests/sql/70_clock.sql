@@ -2,7 +2,7 @@
  * A clock that was wrong for a while: what was counted from its time goes on when it is right.
  */
 begin;
-select plan(37);
+select plan(38);
 \ir support/clock.psql
 \ir support/commit.psql
 
@@ -112,6 +112,12 @@ select ok(pg_temp.fired(f.name) = f.fired + (f.name <> 'off')::integer, format('
 select is(pg_temp.fired('off'), 0::bigint, 'not one that is paused');
 select is((pg_temp.claim(q)).attempt, 2, format('a lease that is not renewed ends: %s', q))
   from unnest('{claimed,renewed}'::text[]) q;
+
+-- One that a call had parked which began before, and whose time is over when that is mended.
+select pgq_create_queue('late'), pg_temp.add('late', 'late', p_delay => '1 s') as late \gset
+update pgq.job set due = due + 31536000000000 where id = :late;
+select pg_temp.tick(20), pg_temp.move_clock('1 minute') \g /dev/null
+select isnt((pg_temp.claim('late')).id, null, 'a job that was parked late comes');
 
 -- Minutes ahead: those starts of a rate limit lie in the window soon.
 select pg_temp.move_clock('10 minutes'), pgq_cancel_all('limited', true) \g /dev/null
