@@ -180,6 +180,29 @@ async def test_a_job_whose_number_was_drawn_after_the_last_position_stays_above_
     assert [job_id for job_id, _ in await dequeue(b, 9)] == ids
 
 
+async def test_a_job_whose_time_comes_while_its_slot_is_locked_is_found(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    now = await stop_clock(b)
+    later = "select pgq_enqueue('1', run_at => $1)"
+    await b.execute(later, now + timedelta(days=1))
+    for second in range(5):
+        await stop_clock(b, now + timedelta(seconds=second))
+        await maintain(b)
+    # The clock is set back, and the tick that found it so has been rolled back.
+    await stop_clock(b, now - timedelta(seconds=9))
+    await b.execute("begin; select pgq._tick(); rollback")
+    await c.execute("begin; lock table pgq.job_4 in share mode")
+    async with started(a.fetchval(later, now - timedelta(seconds=8))) as enqueueing:
+        await waiting(b, a, enqueueing)
+        await stop_clock(b, now + timedelta(seconds=9))
+        await c.execute("rollback")
+        job_id = await within(enqueueing)
+    await stop_clock(b, now + timedelta(seconds=10))
+    await maintain(b)
+    assert [found for found, _ in await dequeue(b)] == [job_id]
+
+
 async def test_who_has_an_old_snapshot_raises_no_floor_past_a_job_that_was_given_back(
     a: Connection, b: Connection
 ) -> None:

@@ -2,7 +2,7 @@
  * Claims in queues with limits or ageing, and where claims begin: what they take, leave and read.
  */
 begin;
-select plan(31);
+select plan(33);
 \ir support/clock.psql
 
 -- Entries that a statement reads of a slot.
@@ -135,6 +135,10 @@ select pg_temp.sweep(), pg_temp.sweep() \g /dev/null
 select is((select count(*) from pgq.floor_0), :positions::bigint,
           'where nothing changes it writes nothing');
 select is(pg_temp.positions('parked'), 0::bigint, 'nor where there is no job');
+insert into pgq.floor_1 (slot, n, lane, floor, base, mark)
+values (1, nextval('pgq.floor_n'), pg_temp.lane('parked'), 0, 0, 0);
+select is(pgq._truncate(0::smallint), false, 'where a slot turns out to hold jobs');
+select is(pg_temp.positions('parked'), 0::bigint, 'only the lanes that it knows begin anew');
 
 -- A position costs as much as some claims of one job, so few of these write one.
 create function pg_temp.make_unlikely() returns void language plpgsql as $$

@@ -2,9 +2,10 @@
  * What has failed in maintenance is left out for ten minutes, and nothing else is.
  */
 begin;
-select plan(13);
+select plan(14);
 \ir support/clock.psql
 \ir support/commit.psql
+\ir support/read.psql
 
 create function pg_temp.job(p_label text) returns pgq_jobs language sql as $$
     select j from pgq_jobs j where j.payload = to_jsonb(p_label)
@@ -98,6 +99,17 @@ select pg_temp.tick() \g /dev/null
 select set_eq(
     'select * from came', '{plain,other,53200}'::text[],
     'where memory had run out the next one does what is left');
+rollback to before;
+
+-- Of which queue a group is, among many other jobs.
+select pgq_enqueue_many(array_fill(jsonb '1', array[1000]), run_at => r)
+  from unnest(array[null, pgq._now() + '1 day']) r \g /dev/null
+select pgq_enqueue('1', group_key => 'last') as last \gset
+select j.group_id as group from pgq.job j where j.id = :last \gset
+set local enable_seqscan = off;
+select pg_temp.read() as before \gset
+select pgq._skip('group', :'group', 'XX000', 'it fails') \g /dev/null
+select cmp_ok(pg_temp.read() - :before, '<', 100::bigint, 'few jobs are read to tell it');
 rollback to before;
 
 -- After ten minutes it is tried again, or when the clock was set back.
