@@ -2,7 +2,7 @@
  * What falls due, and positions.
  */
 begin;
-select plan(17);
+select plan(18);
 \ir support/clock.psql
 
 create function pg_temp.ready() returns bigint language sql as $$
@@ -35,6 +35,14 @@ select pg_temp.tick(3), pg_temp.pass('-30 seconds'), pg_temp.add('again', p_dela
     \g /dev/null
 select pg_temp.wait('40 seconds') \g /dev/null
 select is(pg_temp.take(9), '{again}', 'a job is found when its time has come twice');
+select pg_temp.tick(3), pg_temp.pass('-30 seconds') \g /dev/null
+savepoint before;
+select pgq._tick() \g /dev/null
+rollback to before;
+select pg_temp.add('once more', p_delay => '10 seconds'), pg_temp.pass('31 seconds'),
+       pg_temp.tick(3) \g /dev/null
+select is(
+    pg_temp.take(9), '{"once more"}', 'also if the tick that saw the first time was rolled back');
 select pg_temp.add('far', p_delay => '1 day'), pgq._move(4::smallint, 5::smallint, 1000),
        pg_temp.add('overdue', p_delay => '1 second') as overdue \gset
 insert into pgq.skipped (kind, key, at, error)

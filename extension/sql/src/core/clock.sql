@@ -100,7 +100,15 @@ begin
     then
         perform pgq._mend_times(p_now);
     end if;
-    perform setval('pgq.last_tick', pgq._ms(p_now));
+    -- Not below a base: this tick may bring that down, and be rolled back. See pgq._due.
+    perform setval('pgq.last_tick', greatest(pgq._ms(p_now), (
+                select max(b.mark) / 1000
+                  from generate_series(4, 5) s (slot), lateral (
+                           select f.mark from pgq.floor f
+                            where f.slot = s.slot and f.lane = 0
+                            order by f.n desc limit 1
+                       ) b
+            )));
 end
 $$;
 comment on function pgq._follow_clock(timestamptz) is
