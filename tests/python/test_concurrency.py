@@ -724,3 +724,61 @@ async def test_a_lease_far_from_the_floor_that_is_locked_when_it_expires_is_take
     assert await a.fetchval(f"select state from pgq_jobs where id = {ids[-1]}") == "ready"
     await maintain(a)
     assert await a.fetchval("select count(*) from pgq.hint") == 0
+
+
+async def test_a_job_that_is_locked_when_it_is_too_late_for_it_dies_later(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    now = await stop_clock(a)
+    call = "select pgq_enqueue('1', expires_at => $1)"
+    job_id = await a.fetchval(call, now + timedelta(minutes=1))
+    await stop_clock(a, now + timedelta(minutes=2))
+    await b.execute(f"begin; select from pgq.job where id = {job_id} for update")
+    await maintain(c)
+    await b.execute("rollback")
+    state = f"select state from pgq_jobs where id = {job_id}"
+    assert await a.fetchval(state) == "ready"
+    await maintain(a)
+    assert await a.fetchval(state) == "dead"
+
+
+async def test_a_due_job_that_is_locked_is_ready_later(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    now = await stop_clock(a)
+    due = now + timedelta(minutes=1)
+    ids = [await a.fetchval("select pgq_enqueue('1', run_at => $1)", due) for _ in range(2)]
+    await stop_clock(a, due)
+    await b.execute("begin")
+    assert await b.fetchval("select pgq_cancel($1)", ids[0]) is True
+    await maintain(c)
+    assert [job_id for job_id, _ in await dequeue(a, 9)] == ids[1:]
+    await b.execute("rollback")
+    await maintain(a)
+    assert [job_id for job_id, _ in await dequeue(a, 9)] == ids[:1]
+
+
+async def test_who_retries_all_dead_jobs_leaves_out_those_that_others_retry(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    ids = await enqueue(a, 2)
+    for job_id, token in await dequeue(a, 2):
+        await a.execute("select pgq_fail($1, $2, retryable => false)", job_id, token)
+    await b.execute("begin")
+    assert await b.fetchval("select pgq_retry($1)", ids[0]) is True
+    retry = "select array(select pgq_retry_dead('default'))"
+    assert await c.fetchval(retry) == ids[1:]
+    await b.execute("rollback")
+    assert await a.fetchval(retry) == ids[:1]
+
+
+async def test_a_database_does_not_become_a_shard_while_others_enqueue(
+    b: Connection, c: Connection
+) -> None:
+    # As an enqueue that has not drawn its number yet.
+    await b.execute("begin; lock table pgq.job_0 in row exclusive mode")
+    with pytest.raises(asyncpg.LockNotAvailableError, match="could not obtain lock"):
+        await c.execute("select pgq_set_shard(1)")
+    await b.execute("rollback")
+    await c.execute("select pgq_set_shard(1)")
+    assert await c.fetchval("select pgq_enqueue('1')") == (1 << 48) + 1
