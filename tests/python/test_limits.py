@@ -486,6 +486,36 @@ async def test_maintenance_does_not_wait_for_whoever_changes_a_rate(
     await b.execute("rollback")
 
 
+async def test_permits_above_a_limit_that_others_raise_again_are_not_dropped(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await configure(a, 3)
+    await enqueue(a, 3)
+    await configure(a, 1)
+    await b.execute("begin")
+    await configure(b, 3)
+    await maintain(c)
+    await b.execute("commit")
+    assert await claims(c) == 3
+
+
+async def test_permits_above_a_limit_that_an_open_claim_uses_are_dropped_later(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await configure(a, 3)
+    await enqueue(a, 3)
+    await a.execute("begin")
+    assert await claims(a) == 3
+    await configure(b, 1)
+    permits = "select count(*) from pgq.permit"
+    await maintain(c)
+    assert await c.fetchval(permits) == 3
+    await a.execute("rollback")
+    await maintain(c)
+    assert await c.fetchval(permits) == 1
+    assert await claims(c) == 1
+
+
 async def test_the_permits_of_a_killed_worker_come_back_with_its_leases(
     a: Connection, b: Connection
 ) -> None:
