@@ -15,6 +15,13 @@ SESSIONS: dict[str, dict[str, str]] = {"a": {}, "b": {}}
 YEAR = timedelta(days=365)
 LATE = "select count(*) from pgq.job where greatest(run_at, lease_expires_at) > now() + '1 hour'"
 
+# What somebody does to what lies too far ahead.
+LOCKED = {
+    "jobs": "select from pgq.job for update",
+    "schedules": "select pgq_pause_schedule('s')",
+    "starts": "select pgq_configure_queue('default', rate_limit => 8)",
+}
+
 
 async def set_clock(connection: Connection, ahead: timedelta = timedelta()) -> None:
     """Let the queue's clock go on so far ahead of the server's."""
@@ -29,6 +36,19 @@ async def fetch_health(connection: Connection) -> dict[str, Any]:
     """Return the status of each subject that is told of once."""
     rows = await connection.fetch("select subject, status from pgq_health")
     return {row["subject"]: row["status"] for row in rows}
+
+
+async def count_late(connection: Connection) -> dict[str, int]:
+    """Return how many jobs, schedules and starts are due in more than a day."""
+    row = await connection.fetchrow(f"""
+        select ({LATE}) as jobs,
+               (select count(*) from pgq.schedule
+                 where next_at > pgq._now() + interval '1 day') as schedules,
+               (select count(*) from pgq.start s join pgq.queue q on q.id = s.queue_id
+                 where s.moment > pgq._moment(q, pgq._now() + interval '1 day')) as starts
+    """)
+    assert row is not None
+    return dict(row)
 
 
 async def test_after_a_year_ahead_everything_goes_on_by_ordinary_calls(
@@ -79,6 +99,30 @@ async def test_what_was_under_way_when_the_clock_was_set_back_is_found(
     await set_clock(a, timedelta(minutes=1))
     await maintain(a)
     assert await a.fetchval(LATE) == 0
+
+
+@pytest.mark.parametrize("locked", LOCKED)
+async def test_what_others_have_locked_when_the_clock_was_set_back_is_mended_later(
+    a: Connection, b: Connection, locked: str
+) -> None:
+    await set_clock(a, YEAR)
+    await a.execute("select pgq_schedule('s', '0 * * * *')")
+    await a.execute(
+        "select pgq_configure_queue('default', rate_limit => 9, rate_interval => '1 day')"
+    )
+    await enqueue(a, 1)
+    await dequeue(a, 1, "1 minute")
+    await maintain(a)
+    await set_clock(a)
+    await b.execute(f"begin; {LOCKED[locked]}")
+    await a.execute("set lock_timeout = '500 ms'")
+    await maintain(a)
+    mended = {"jobs": 0, "schedules": 0, "starts": 0}
+    assert await count_late(a) == mended | {locked: 1}
+    await b.execute("rollback")
+    await set_clock(a, timedelta(minutes=1))
+    await maintain(a)
+    assert await count_late(a) == mended
 
 
 async def test_a_tick_that_is_rolled_back_leaves_it_to_the_next_one(a: Connection) -> None:
