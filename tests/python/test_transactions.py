@@ -37,6 +37,8 @@ pytestmark = pytest.mark.server
 
 HURRY = {"lock_timeout": "500ms", "pgq__slot_size": "8192"}
 POP = "select id from pgq_pop($1)"
+# As in a restored database: tokens of claims may be lost.
+LOSE = "select setval('pgq.home', 1), setval('pgq.next_tick', 1)"
 # b stands for everybody else, who must not be made to wait.
 SESSIONS = {"a": {"pgq__slot_size": "8192"}, "b": HURRY}
 
@@ -418,13 +420,53 @@ async def test_a_claim_that_skips_tokens_waits_for_no_open_transaction(
     a: Connection, b: Connection
 ) -> None:
     await enqueue(a, 2)
-    lost = "select setval('pgq.home', 1), setval('pgq.next_tick', 1)"
-    await a.execute(lost)
+    await a.execute(LOSE)
     async with b.transaction():
         ((_, token),) = await dequeue(b)
-        await a.execute(lost)
+        await a.execute(LOSE)
         ((_, later),) = await within(dequeue(a))
     assert later >> 20 > (token >> 20) + 16_000_000
+
+
+async def test_lost_tokens_are_skipped_once_by_all_who_find_them_lost(dsn: Dsn) -> None:
+    async with sessions(dsn, 3) as (a, b, c):
+        await enqueue(c, 2)
+        # Stops when it has skipped them, and before it says so.
+        await c.execute(f"""
+            {LOSE};
+            alter function pgq._home() rename to _asked;
+            create function pgq._home() returns bigint
+            language plpgsql set search_path = pg_catalog, pg_temp as $$
+            begin
+                perform pg_advisory_lock(7), pg_advisory_unlock(7)
+                  where current_setting('application_name') = 'stops'
+                    and pg_sequence_last_value('pgq.token') >= 1 << 24;
+                return pgq._asked();
+            end $$;
+            select pg_advisory_lock(7);
+        """)
+        await a.execute("set application_name = 'stops'")
+        async with started(dequeue(a)) as first:
+            await waiting(c, a, first)
+            async with started(dequeue(b)) as second:
+                await waiting(c, b, second)
+                await c.execute("select pg_advisory_unlock(7)")
+                tokens = [(await within(claim))[0][1] >> 20 for claim in (first, second)]
+    assert abs(tokens[1] - tokens[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "becomes"), [("off", "local"), ("on", "on"), ("remote_apply", "remote_apply")]
+)
+async def test_a_claim_that_skips_tokens_is_no_less_durable_than_its_caller_wants(
+    a: Connection, wanted: str, becomes: str
+) -> None:
+    await enqueue(a, 1)
+    await a.execute(LOSE)
+    async with a.transaction():
+        await a.execute(f"set local synchronous_commit = {wanted}")
+        assert len(await dequeue(a)) == 1
+        assert await a.fetchval("show synchronous_commit") == becomes
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
