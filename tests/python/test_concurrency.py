@@ -23,6 +23,7 @@ from .sessions import (
     ring,
     sessions,
     settle_all,
+    slot_of,
     started,
     stop_clock,
     turning,
@@ -756,6 +757,39 @@ async def test_a_due_job_that_is_locked_is_ready_later(
     await b.execute("rollback")
     await maintain(a)
     assert [job_id for job_id, _ in await dequeue(a, 9)] == ids[:1]
+
+
+async def test_a_job_that_others_have_locked_is_not_moved(b: Connection, c: Connection) -> None:
+    ids = await enqueue(b, 3)
+    await b.execute(f"begin; select from pgq.job where id = {ids[0]} for update")
+    move = "select pgq._move(0::smallint, 3::smallint, 1000)"
+    assert await c.fetchval(move) == 2
+    assert [await slot_of(c, job_id) for job_id in ids] == [0, 3, 3]
+    await b.execute("rollback")
+    assert await c.fetchval(move) == 1
+
+
+async def test_one_tick_does_not_wait_for_another(b: Connection, c: Connection) -> None:
+    for session in (b, c):
+        await session.execute("set pgq.slot_size = '8192'")
+    await enqueue(b, 100)
+    before = await ring(b)
+    await b.execute("begin; select pgq._tick()")
+    assert len((await ring(b))["live"]) == len(before["live"]) + 1
+    await maintain(c)
+    assert await ring(c) == before
+    await b.execute("rollback")
+    await maintain(c)
+    assert len((await ring(c))["live"]) == len(before["live"]) + 1
+
+
+async def test_a_purge_leaves_what_others_have_locked(b: Connection, c: Connection) -> None:
+    ids = await enqueue(b, 3)
+    await b.execute("begin")
+    assert await b.fetchval("select pgq_cancel($1)", ids[0]) is True
+    assert await c.fetchval("select pgq_purge('default')") == 2
+    await b.execute("rollback")
+    assert [job_id for job_id, _ in await dequeue(c, 9)] == ids[:1]
 
 
 async def test_who_retries_all_dead_jobs_leaves_out_those_that_others_retry(

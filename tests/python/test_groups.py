@@ -1196,12 +1196,14 @@ async def test_thousands_of_calls_are_decided_at_one_commit(a: Connection) -> No
     assert await a.fetchval(ready) == 1000
 
 
+@pytest.mark.parametrize("constraints", ["deferred", "immediate"])
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_transactions_with_snapshots_of_their_own_do_not_fail_for_each_others_notes(
-    a: Connection, b: Connection, isolation: str
+    a: Connection, b: Connection, isolation: str, constraints: str
 ) -> None:
     for session in (a, b):
         await session.execute(f"begin isolation level {isolation}")
+        await session.execute(f"set constraints all {constraints}")
     ids = [await put(session, group) for group in "gh" for session in (a, b)]
     for session in (a, b):
         await session.execute("commit")
@@ -1568,7 +1570,9 @@ async def test_a_head_keeps_what_has_replaced_it_though_maintenance_was_moving_i
         await waiting(c, a, replacing)
         await b.execute("commit")
         assert await within(replacing) == head
-    await a.execute("select pgq_fail(id, token, retry_in => '0') from pgq_dequeue()")
+    now = await stop_clock(c)
+    await a.execute("select pgq_fail(id, token, retry_in => '1 minute') from pgq_dequeue()")
+    await stop_clock(c, now + timedelta(minutes=2))
     await maintain(a)
     assert await a.fetchval("select payload from pgq_dequeue()") == "2"
 
