@@ -53,7 +53,8 @@ async def test_a_tick_leaves_a_head_whose_row_others_have_locked(
     await stop_clock(a, now + 2 * MINUTE)
     before = await a.fetchval(STATE, job_id)
     await b.execute(LOCK_ROW.format(job_id))
-    await within(maintain(a))
+    await a.execute("set lock_timeout = '5 s'")
+    await maintain(a)
     assert await a.fetchval(STATE, job_id) == before
     await b.execute("rollback")
     await maintain(a)
@@ -69,7 +70,8 @@ async def test_a_job_of_which_somebody_decides_is_not_moved(
     scheduled = await a.fetchval(LATER)
     held, free = (grouped, waiter) if which == "a job of a group" else (waiter, grouped)
     await b.execute(LOCK_BUCKET.format(held))
-    await within(a.execute(MOVE_PARKED))
+    await a.execute("set lock_timeout = '5 s'")
+    await a.execute(MOVE_PARKED)
     slots = "select slot, id from pgq.job where slot in (4, 5) order by 1, 2"
     assert [*map(tuple, await a.fetch(slots))] == [
         (4, held),

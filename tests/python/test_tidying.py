@@ -20,6 +20,8 @@ TWO_LANES = """
     update pgq.lane set is_bounded = not is_bounded where queue = 'default'
 """
 MINUTE = timedelta(minutes=1)
+# In seconds. No setting ends what waits at a commit for a lock and goes on without it.
+SOON = 10
 
 
 async def test_ends_that_commit_when_their_minute_is_summed_up_count_as_well(
@@ -31,7 +33,7 @@ async def test_ends_that_commit_when_their_minute_is_summed_up_count_as_well(
     await b.execute("begin")
     await complete(b, await dequeue(b))
     await stop_clock(a, NOON + 2 * MINUTE)
-    await within(maintain(a))
+    await within(maintain(a), SOON)
     await b.execute("commit")
     done = "select completed_last_hour from pgq_queues"
     assert await a.fetchval(done) == 2
@@ -52,7 +54,7 @@ async def test_an_archive_that_others_use_is_emptied_later(
     size = f"select pg_relation_size('{table}')"
     await b.execute(f"begin; lock table {table} in {mode} mode")
     await stop_clock(a, NOON + 15 * MINUTE)
-    await within(maintain(a))
+    await within(maintain(a), SOON)
     await b.execute("commit")
     assert await a.fetchval(size) > 0
     await maintain(a)
@@ -66,7 +68,7 @@ async def test_hints_that_others_are_about_to_write_stay(a: Connection, b: Conne
     )
     await a.execute("delete from pgq.hint")
     await b.execute("begin; insert into pgq.hint (kind, key) values ('x', -1)")
-    await within(maintain(a))
+    await within(maintain(a), SOON)
     await b.execute("commit")
     assert await a.fetchval("select count(*) from pgq.hint where key = -1") == 1
 
@@ -76,7 +78,7 @@ async def test_lanes_that_others_have_locked_are_merged_later(a: Connection, b: 
     await enqueue(a, 1)
     await a.execute(TWO_LANES)
     await b.execute("begin; select from pgq.lane for update")
-    await within(maintain(a))
+    await within(maintain(a), SOON)
     await b.execute("commit")
     state = "select array_agg(is_bounded) from pgq.lane where queue = 'default'"
     assert await a.fetchval(state) == [True, True]
@@ -89,7 +91,7 @@ async def test_samples_of_a_queue_that_others_have_locked_are_fitted_later(
 ) -> None:
     await a.execute("update pgq.queue set sample = 8 where name = 'default'")
     await b.execute("begin; select from pgq.queue for no key update")
-    await within(maintain(a))
+    await within(maintain(a), SOON)
     await b.execute("commit")
     sample = "select sample from pgq.queue where name = 'default'"
     assert await a.fetchval(sample) == 8
