@@ -102,10 +102,7 @@ begin
     v_now := pgq._now();  -- now: no tick is to run behind a later one
     -- What it notes itself becomes hints: it must not wait for a bucket.
     perform set_config('pgq.decided', pg_current_xact_id()::text, true);
-    delete from pgq.chore c
-     where c.ctid = any (array(
-               select o.ctid from pgq.chore o where o.ctid >= v_first for update skip locked
-           ));
+    delete from pgq.chore c where c.ctid >= v_first;
     perform pgq._follow_clock(v_now), pgq._shift_xids(v_now), pgq._forget_skipped(v_now);
     perform pgq._fire_schedules(v_now), pgq._forget_dropped();
     perform pgq._tick_slots(v_now);
