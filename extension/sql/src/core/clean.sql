@@ -167,9 +167,8 @@ create function pgq._move_jobs(p_from smallint, p_to smallint, p_ids bigint[])
 returns void
 language plpgsql
 as $$
-declare
-    v_opened constant timestamptz := pgq._open(p_to);
 begin
+    perform pgq._open(p_to);
     with gone as (
         delete from pgq.job j where j.slot = p_from and j.id = any (p_ids) returning j.*
     ), moved as (
@@ -179,7 +178,7 @@ begin
                    select pgq._relocated(
                               g::pgq.job, p_to, g.pos,
                               case when g.due is not null
-                                   then greatest(g.due, pgq._due(v_opened, v_opened)) end
+                                   then greatest(g.due, pgq._due('epoch')) end
                           ) as job
                      from gone g offset 0
                ) m

@@ -20,20 +20,20 @@ begin atomic
 end;
 comment on function pgq._parked() is 'The parked slot that is written.';
 
-create function pgq._due(p_at timestamptz, p_opened timestamptz)
+create function pgq._due(p_at timestamptz)
 returns bigint
 language sql
 stable
 begin atomic
     select greatest(
-        pgq._us(p_at), pgq._us(p_opened),
-        (coalesce(pg_sequence_last_value('pgq.last_tick'), 0) + 1) * 1000
+        pgq._us(p_at), (coalesce(pg_sequence_last_value('pgq.last_tick'), 0) + 1) * 1000
     );
 end;
-comment on function pgq._due(timestamptz, timestamptz) is
+comment on function pgq._due(timestamptz) is
 'Returns the due of a job that is parked.
 
-It is not before the last tick, which may have passed that time.';
+It is behind the last tick, which may have passed that time. The caller has a transaction id, and
+has locked the slot: so no later tick passes it.';
 
 create function pgq._put(p_job pgq.job)
 returns void
@@ -88,7 +88,8 @@ begin
     p_job.slot := pgq._parked();
     -- The row of a head may be in either slot.
     perform pgq._open((9 - p_job.slot)::smallint) where p_job.head_place is not null;
-    p_job.due := pgq._due(p_run_at, pgq._open(p_job.slot));
+    perform pgq._open(p_job.slot);
+    p_job.due := pgq._due(p_run_at);
     p_job.pos := null;
     p_job.token := null;
     p_job.lease_expires_at := null;

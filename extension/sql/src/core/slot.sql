@@ -32,7 +32,7 @@ comment on function
 --@ end
 
 create function pgq._open(p_slot smallint)
-returns timestamptz
+returns void
 language plpgsql
 as $$
 begin
@@ -41,11 +41,10 @@ begin
     when {slot} then lock table pgq.job_{slot} in row exclusive mode;
     --@ end
     end case;
-    return pgq._now();
 end
 $$;
 comment on function pgq._open(smallint) is
-'Locks a slot for writing and returns the time.
+'Locks a slot for writing.
 
 Whoever adds a job draws its number after that: claim positions rely on it.';
 

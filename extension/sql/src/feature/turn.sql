@@ -152,7 +152,7 @@ begin
     ), head as (
         update pgq.job j
            set is_head = true, head_place = n.head_place,
-               due = case when j.run_at > v_now then pgq._due(j.run_at, v_now) end
+               due = case when j.run_at > v_now then pgq._due(j.run_at) end
           from free n
          where j.slot in (4, 5) and j.slot = n.slot and j.ctid = n.tid
         returning j as job, j.id, j.lane, j.due

@@ -54,13 +54,13 @@ declare
     v_now constant timestamptz := pgq._now();
     v_group_ids constant bigint[] := pgq._group_ids(p_at.queue_id, p_group_keys);
     v_is_parked constant boolean := p_waits or p_at.run_at is not null;
-    v_parked timestamptz; v_ids bigint[]; v_groups bigint[]; v_places bigint[];
+    v_ids bigint[]; v_groups bigint[]; v_places bigint[];
 begin
     if coalesce(cardinality(p_payloads), 0) = 0 then
         return array[]::bigint[];
     end if;
     if v_is_parked or v_group_ids is not null then
-        v_parked := pgq._open(p_at.parked);
+        perform pgq._open(p_at.parked);
     end if;
     if not v_is_parked
         and (v_group_ids is null or array_position(v_group_ids, null) is not null)
@@ -76,7 +76,7 @@ begin
                case when n.is_parked then p_at.parked else p_at.slot end, p_max_attempts,
                p_at.run_at, p_start_by,
                case when n.group_id is null and not p_waits and n.is_parked
-                    then pgq._due(p_at.run_at, v_parked) end,
+                    then pgq._due(p_at.run_at) end,
                n.group_id, case when n.group_id is not null then 2 * n.id end, n.payload, p_headers,
                n.key, case when n.key is not null then p_at.queue_id end, n.group_key
           from (

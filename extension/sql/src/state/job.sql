@@ -78,7 +78,7 @@ comment on column pgq.job.run_at is
 'When it was asked to run, or is to be tried again. Null: at once.';
 comment on column pgq.job.start_by is 'The expires_at of pgq_enqueue.';
 comment on column pgq.job.due is
-'Parked only: microseconds since 1970, not before the time at which its slot was locked.';
+'Parked only: microseconds since 1970, behind the last tick before the slot was locked.';
 comment on column pgq.job.lease_ms is 'The timeout of the claim, for heartbeats that name none.';
 comment on column pgq.job.pid is 'The backend that claimed it.';
 comment on column pgq.job.is_awaited is 'Rows of pgq.dependency name it.';
