@@ -2,7 +2,7 @@
  * Which slots are free, are cleaned, and are looked into, and how large they are.
  */
 begin;
-select plan(14);
+select plan(15);
 \ir support/clock.psql
 
 create temp view ring as select r.* from pgq.ring r order by r.gen desc limit 1;
@@ -73,6 +73,17 @@ select is(
     'when the head is full, and no slot is free, another one is moved to the same slot');
 select pg_temp.tick(3) \g /dev/null
 select is((select r.live from ring r), '{0,3,2}', 'so that one is free');
+rollback to clean;
+
+-- Neighbours that are full of jobs are not worth a move: each has a page, and no garbage.
+create or replace function pgq._pages(p_slot smallint, p_is_fresh boolean) returns bigint
+language sql as $$
+    select pg_relation_size(format('pgq.job_%s', p_slot)::regclass) / 8192
+$$;
+select pg_temp.fill(3), pg_temp.turn(), pg_temp.fill(3), pg_temp.turn(), pg_temp.fill(3),
+       pg_temp.tick(3) \g /dev/null
+select is(pg_temp.turn(), '{0,1,2}', 'jobs are not moved where that frees no more than it takes');
+rollback to clean;
 
 -- How large slots become: what is set for the database counts, and nothing else that is set there.
 select format('alter database %I set pgq.slot_size = 12345', current_database()) \gexec
