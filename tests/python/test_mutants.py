@@ -13,14 +13,17 @@ import pytest
 from mutants import OPERATORS, Mutant, make_mutants, split
 from run_mutants import (
     EQUIVALENT,
+    RESULTS,
     File,
     PgTap,
     Pytest,
+    Results,
     batches,
     choose,
     order,
     read_equivalent,
     read_script,
+    survivors,
 )
 
 pytestmark = pytest.mark.constant
@@ -168,6 +171,13 @@ def test_each_equivalent_is_a_mutant_of_this_version(made: list[Mutant]) -> None
     equivalent = read_equivalent(EQUIVALENT)
     assert equivalent.keys() - {mutant.name for mutant in made} == set()
     assert [name for name, reason in equivalent.items() if not reason] == []
+
+
+def test_no_mutant_of_this_version_is_known_to_survive(made: list[Mutant]) -> None:
+    """Those of a function that has changed since the last run are known after the next one."""
+    results = Results(RESULTS)
+    assert len({mutant.key for mutant in made} & results.by_key.keys()) > 0.9 * len(made)
+    assert survivors(made, results, read_equivalent(EQUIVALENT)) == []
 
 
 @pytest.fixture(scope="module")
