@@ -229,7 +229,8 @@ def _duplicate(
         elif job.name not in view.held:
             state = "ready" if job.state == "scheduled" else job.state
             replaced = replace(job, state=state, due=0, waited=True)
-            yield view.changed(replaced if job.state != "active" else job, locked=locked)
+            # One that is active is not even locked.
+            yield view.changed(*([replaced] if job.state != "active" else []), locked=locked)
 
 
 def _if(condition: bool, transaction: Transaction) -> Iterator[Transaction]:
