@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .sessions import Connection, complete, dequeue, enqueue, maintain, until
+from .sessions import Connection, complete, dequeue, enqueue, maintain, stop_clock, until
 
 pytestmark = pytest.mark.server
 
@@ -140,3 +140,61 @@ async def test_a_tick_that_is_rolled_back_leaves_it_to_the_next_one(a: Connectio
     assert await a.fetchval(LATE) == 0
     await maintain(a)
     assert (await fetch_health(a))["maintenance"] == "ok"
+
+
+async def test_what_is_parked_before_the_second_tick_is_in_time_however_late_that_comes(
+    a: Connection, b: Connection
+) -> None:
+    """A consumer that runs every quarter of an hour, and whose clock was a day ahead."""
+    await set_clock(a, timedelta(days=1))
+    await enqueue(a, 1)
+    await maintain(a, 3)
+    await set_clock(a)
+    [receipt] = await dequeue(b)
+    await b.execute("select pgq_fail($1, $2, retry_in => '1 minute')", *receipt)
+    for quarter in (1, 2):
+        await set_clock(a, quarter * timedelta(minutes=15))
+        await maintain(a)
+    assert [job_id for job_id, _ in await dequeue(b)] == [receipt[0]]
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), YEAR])
+async def test_a_parked_slot_that_a_full_vacuum_has_emptied_keeps_no_time(
+    a: Connection, ahead: timedelta
+) -> None:
+    await set_clock(a, ahead)
+    job_id = await a.fetchval("select pgq_enqueue('1', run_at => pgq._now() + '1 hour')")
+    await maintain(a, 3)
+    await a.execute("select pgq_cancel($1)", job_id)
+    await a.execute("vacuum full pgq.job_4")
+    assert await a.fetchval("select pg_relation_size('pgq.job_4')") == 0
+    await set_clock(a)
+    await maintain(a, 4)
+    await set_clock(a, timedelta(minutes=11))
+    await maintain(a, 4)
+    behind = "pg_sequence_last_value('pgq.last_tick') <= pgq._ms(pgq._now())"
+    assert await a.fetchval(f"select {behind}") is True
+    await a.execute("select pgq_enqueue('2', run_at => pgq._now() + '1 second')")
+    await set_clock(a, timedelta(minutes=11, seconds=2))
+    await maintain(a)
+    assert len(await dequeue(a)) == 1
+
+
+async def test_a_clock_that_jumps_to_and_fro_hides_no_job(a: Connection, b: Connection) -> None:
+    start = await stop_clock(b)
+
+    async def tick_at(*seconds: int) -> None:
+        for second in seconds:
+            await stop_clock(b, start + timedelta(seconds=second))
+            await maintain(b)
+
+    await stop_clock(b, start + timedelta(seconds=4000))
+    await b.execute("select pgq_enqueue('1', run_at => pgq._now() + '1 day')")
+    await tick_at(4000, 4001, 4002, 0, 1, 2, 4100)
+    await stop_clock(b, start + timedelta(seconds=100))
+    await a.execute("begin")
+    job_id = await a.fetchval("select pgq_enqueue('2', run_at => pgq._now() + '5 s')")
+    await tick_at(4101)
+    await a.execute("commit")
+    await tick_at(4110, 4111, 4112)
+    assert [found for found, _ in await dequeue(b)] == [job_id]

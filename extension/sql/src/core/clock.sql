@@ -3,8 +3,9 @@
  * ahead, and would stand still until then. Whether the clock was wrong before or is wrong now
  * nobody can tell, and nothing depends on it.
  *
- * A tick knows it by the time of the last tick, and mends the times, once a minute for ten minutes:
- * a call that began before may be open still. What somebody asked for (run_at, expires_at) stays.
+ * A tick knows it by the time of the last tick, and mends the times. So does the next one, as jobs
+ * were parked by that time until then, and after that one a minute for ten minutes: a call that
+ * began before may be open still. What somebody asked for (run_at, expires_at) stays.
  */
 
 create function pgq._bring_schedules(p_after timestamptz, p_back boolean)
@@ -95,9 +96,11 @@ begin
         update pgq.gate set set_back_at = null;
         perform pgq._bring_schedules(v_gate.clock_was, false);
         return;
-    elsif p_now between v_gate.set_back_at and v_gate.set_back_at + interval '10 minutes'
-        and date_trunc('minute', v_last) <> date_trunc('minute', p_now)
-    then
+    elsif v_gate.set_back_at is not null and (
+        v_last = v_gate.clock_was
+        or (p_now between v_gate.set_back_at and v_gate.set_back_at + interval '10 minutes'
+            and date_trunc('minute', v_last) <> date_trunc('minute', p_now))
+    ) then
         perform pgq._mend_times(p_now);
     end if;
     -- Not below a base: this tick may bring that down, and be rolled back. See pgq._due.

@@ -90,7 +90,8 @@ declare
     v_n bigint;
 begin
     insert into pgq.floor (slot, n, lane, floor, base, mark)
-    select p_slot, nextval('pgq.floor_n'), 0, 0, n.base, pgq._us(p_now)
+    select p_slot, nextval('pgq.floor_n'), 0, 0, n.base,
+           least(pgq._us(p_now), pg_sequence_last_value('pgq.last_tick') * 1000)
       from (select pg_current_snapshot() as snapshot) s
       left join lateral (
               select o.*, pgq._full_xid(
@@ -126,8 +127,8 @@ $$;
 comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
 'Raises the base of a parked slot.
 
-The mark is the clock, as no job is parked to be due before it. It begins anew if the clock has
-been set back.';
+The mark is the clock, but not behind the last tick, as no job is parked to be due before that. It
+begins anew if the clock has been set back.';
 
 create function pgq._next_due(p_slot smallint, p_now timestamptz)
 returns timestamptz

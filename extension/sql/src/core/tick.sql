@@ -59,7 +59,9 @@ declare
     v_next timestamptz := p_now + interval '500 ms';
 begin
     foreach v_slot in array '{4,5,0,1,2,3}'::smallint[] loop
-        continue when pg_relation_size(format('pgq.job_%s', v_slot)::regclass) = 0;
+        -- VACUUM FULL leaves a parked slot its position.
+        continue when pg_relation_size(format('pgq.job_%s', v_slot)::regclass) = 0
+            and (v_slot < 4 or pg_relation_size(format('pgq.floor_%s', v_slot)::regclass) = 0);
         if v_slot < 4 then
             perform pgq._sweep(v_slot, p_now, v_writers[v_slot + 1]);
             continue;
