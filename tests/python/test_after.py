@@ -640,6 +640,35 @@ async def test_a_dead_job_is_retried_while_one_waits_for_it_and_for_one_that_has
     await assert_no_traces(c)
 
 
+@pytest.mark.parametrize("what", ["replace", "late"])
+async def test_jobs_to_wait_for_and_a_job_to_replace_are_locked_in_one_order(
+    dsn: Dsn, a: Connection, b: Connection, c: Connection, what: str
+) -> None:
+    now = await stop_clock(c)
+    expires_at = now + timedelta(seconds=1) if what == "late" else None
+    call = "select pgq_enqueue('1', dedupe_key => 'k', expires_at => $1)"
+    keyed = await c.fetchval(call, expires_at)
+    (other,) = await enqueue(c, 1)
+    await no_ticks(c, now + timedelta(seconds=2))
+    again = """
+        select pgq_enqueue('2', priority => 5, dedupe_key => 'k', on_duplicate => $2,
+                           after => array[$1::bigint])
+    """
+    async with sessions(dsn, 1) as (holder,):
+        await holder.execute("begin")
+        await holder.execute("select from pgq.job where id = $1 for update", keyed)
+        async with started(put(b, [keyed, other], "run")) as waits:
+            await waiting(c, b, waits)
+            on_duplicate = "keep" if what == "late" else "replace"
+            async with started(a.fetchval(again, other, on_duplicate)) as changes:
+                await waiting(c, a, changes)
+                await holder.execute("rollback")
+                waiter, changed = [await within(waits), await within(changes)]
+    assert (changed == keyed) == (what == "replace")
+    assert await state(c, keyed) == ("ready" if what == "replace" else "dead")
+    assert await state(c, waiter) == "waiting"
+
+
 async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
     dsn: Dsn, a: Connection
 ) -> None:

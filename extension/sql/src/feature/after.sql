@@ -146,7 +146,7 @@ Where its place is not behind p_last, which is locked already, it does not wait:
 So it does where the row has just become the double of a copy in the ring, whose place is first.';
 
 create function pgq._lock_awaited(
-    p_after bigint[], p_on_dead text, out open bigint[], out is_hopeless boolean
+    p_after bigint[], p_on_dead text, p_others bigint[], out open bigint[], out is_hopeless boolean
 )
 language plpgsql
 as $$
@@ -159,7 +159,7 @@ begin
     is_hopeless := false;
     for v_id in
         select a.id
-          from (select distinct unnest(p_after)) a (id), pgq._find(a.id) j
+          from (select distinct unnest(p_after || p_others)) a (id), pgq._find(a.id) j
          order by j.slot, a.id
     loop
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
@@ -168,6 +168,7 @@ begin
         -- Between the looks for it somebody may have retried it.
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_last := greatest(v_last, v_found.place);
+        continue when v_id <> all (p_after);
         perform pgq._mark(v_found.place[1]::smallint, v_id, 'is_awaited', null)
           where not v_found.is_marked;
         open := open || v_id;
@@ -175,13 +176,13 @@ begin
     end loop;
 end
 $$;
-comment on function pgq._lock_awaited(bigint[], text) is
+comment on function pgq._lock_awaited(bigint[], text, bigint[]) is
 'Locks the jobs for pgq._await.
 
 Raises PQ000 if a job has moved since its place in the order was looked up, and somebody else has
 it locked. To wait for it with later ones locked might be a deadlock.';
 
-create function pgq._await(p_after bigint[], p_on_dead text)
+create function pgq._await(p_after bigint[], p_on_dead text, p_others bigint[])
 returns pgq.awaited
 language plpgsql
 as $$
@@ -194,7 +195,7 @@ begin
             -- All locks are of this very subtransaction. A lock of one inside it would keep those
             -- who wait for the row until this transaction ends, also after the rollback here.
             select nullif(a.open, '{}'), a.is_hopeless into v_awaited
-              from pgq._lock_awaited(p_after, p_on_dead) a;
+              from pgq._lock_awaited(p_after, p_on_dead, p_others) a;
             exit;
         exception
             when sqlstate 'PQ000' then
@@ -204,12 +205,12 @@ begin
     return v_awaited;
 end
 $$;
-comment on function pgq._await(bigint[], text) is
+comment on function pgq._await(bigint[], text, bigint[]) is
 'Returns those of these jobs that have not completed, marked as awaited.
 
 With ''run'' a job that has died or was cancelled counts as completed.
 Waits for whoever is about to claim or end one. Those of queues that the caller may not enqueue
-into are not known.';
+into are not known. It locks p_others as well, all in one order.';
 
 create function pgq._add_dependencies(
     p_job_ids bigint[], p_at pgq.target, p_awaited pgq.awaited, p_on_dead text

@@ -151,7 +151,9 @@ begin
                 p_after, p_after_on_dead
             ),
             pgq._lock_keys(v_queue_id, p_dedupe_keys, coalesce(p_is_row, false));
-    v_waits_for := pgq._await(p_after, p_after_on_dead);
+    v_waits_for := pgq._await(p_after, p_after_on_dead, case
+        when cardinality(p_after) > 0
+        then pgq._to_change(v_queue_id, p_dedupe_keys, p_on_duplicate) end);
     v_at := pgq._target(p_queue, p_priority, p_run_at, p_max_attempts, p_headers);
     -- Who goes to sleep until the slot is locked is looked for then.
     v_at.is_awaited := v_at.is_awaited or num_nonnulls(p_dedupe_keys, p_after) > 0
