@@ -669,6 +669,17 @@ async def test_jobs_to_wait_for_and_a_job_to_replace_are_locked_in_one_order(
     assert await state(c, waiter) == "waiting"
 
 
+async def test_a_duplicate_that_changes_nothing_does_not_wait_for_the_job_that_has_the_key(
+    a: Connection, b: Connection
+) -> None:
+    keyed = await a.fetchval("select pgq_enqueue('1', dedupe_key => 'k')")
+    (other,) = await enqueue(a, 1)
+    await b.execute("begin")
+    await b.execute("select from pgq.job where id = $1 for update", keyed)
+    call = "select pgq_enqueue('2', dedupe_key => 'k', after => array[$1::bigint])"
+    assert await within(a.fetchval(call, other)) == keyed
+
+
 async def test_in_a_crowd_every_job_runs_once_and_after_those_it_waits_for(
     dsn: Dsn, a: Connection
 ) -> None:

@@ -146,22 +146,6 @@ comment on function pgq._without_late(bigint[]) is
 
 They are dead then: no tick looks at jobs that wait, nor at any while nobody calls.';
 
-create function pgq._to_change(p_queue_id integer, p_keys text[], p_on_duplicate text)
-returns bigint[]
-language plpgsql
-as $$
-begin
-    return array(
-        select j.id from unnest(pgq._live_keys(p_queue_id, p_keys)) l (id), pgq._find(l.id) j
-         where p_on_duplicate = 'replace' or pgq._is_late(j)
-    );
-end
-$$;
-comment on function pgq._to_change(integer, text[], text) is
-'Returns the live jobs with these keys that an enqueue is about to change.
-
-It replaces them, or they are late to start. The caller has locked the keys.';
-
 create function pgq._held_keys(p_queue_id integer, p_keys text[], p_live bigint[])
 returns bigint[]
 language plpgsql

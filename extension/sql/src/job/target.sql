@@ -129,6 +129,22 @@ comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) i
 
 All that have no key are picked, too. places: which of p_payloads these are.';
 
+create function pgq._to_change(p_queue_id integer, p_keys text[], p_on_duplicate text)
+returns bigint[]
+language plpgsql
+as $$
+begin
+    return array(
+        select j.id from unnest(pgq._live_keys(p_queue_id, p_keys)) l (id), pgq._find(l.id) j
+         where p_on_duplicate = 'replace' or pgq._is_late(j)
+    );
+end
+$$;
+comment on function pgq._to_change(integer, text[], text) is
+'Returns the live jobs with these keys that an enqueue is about to change.
+
+It replaces them, or they are late to start. The caller has locked the keys.';
+
 create function pgq._enqueue(
     p_payloads jsonb[], p_queue text, p_priority integer, p_run_at timestamptz,
     p_dedupe_keys text[], p_group_keys text[], p_max_attempts integer, p_headers jsonb,
