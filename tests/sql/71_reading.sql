@@ -51,7 +51,7 @@ select cmp_ok(
 select pgq_enqueue_many(array_fill(jsonb '1', array[300]), run_at => pgq._now() + '1 minute'),
        pg_temp.pass('1 minute'),
        pgq._promote(4::smallint, pgq._now(), 0::smallint),
-       pgq_enqueue_many(array_fill(jsonb '1', array[300]), run_at => pgq._now() + '1 day')
+       pgq_enqueue_many(array_fill(jsonb '1', array[3000]), run_at => pgq._now() + '1 day')
     \g /dev/null
 select pgq_enqueue('1', run_at => pgq._now() + '1 minute') as later,
        pg_temp.pass('1 minute') \gset
