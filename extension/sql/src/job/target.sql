@@ -134,10 +134,10 @@ returns bigint[]
 language plpgsql
 as $$
 begin
-    return array(
+    return array_remove(array(
         select j.id from unnest(pgq._live_keys(p_queue_id, p_keys)) l (id), pgq._find(l.id) j
          where p_on_duplicate = 'replace' or pgq._is_late(j)
-    );
+    ), null);
 end
 $$;
 comment on function pgq._to_change(integer, text[], text) is
