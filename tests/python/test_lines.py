@@ -120,42 +120,6 @@ async def test_a_head_that_gets_its_copy_is_cancelled_in_the_ring(
     assert await c.fetchval("select count(*) from pgq.job") == 0
 
 
-async def test_a_late_job_that_was_locked_a_moment_ago_waits_for_its_turn(
-    a: Connection, b: Connection, c: Connection
-) -> None:
-    # The tick is to see to the first one, which commits last.
-    await a.execute("begin; set constraints all immediate")
-    late = await a.fetchval(PUT)
-    head = await b.fetchval(PUT)
-    await no_ticks(b)
-    await a.execute("commit")
-    await c.execute("""
-        alter function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[])
-            rename to _looked;
-        create function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[])
-        returns table (slot smallint, id bigint, lane bigint, group_id bigint, head_place bigint)
-        language plpgsql as $$
-        begin
-            perform pg_advisory_lock(7), pg_advisory_unlock(7);
-            return query select * from pgq._looked($1, $2, $3, $4, $5);
-        end $$;
-        select pg_advisory_lock(7);
-    """)
-    await b.execute(LOCK_ROW.format(late))
-    async with started(maintain(a)) as tick:
-        await waiting(c, a, tick)
-        await b.execute("rollback")
-        await c.execute("select pg_advisory_unlock(7)")
-        await within(tick)
-    for job_id in (head, late):
-        [receipt] = await dequeue(b, 9)
-        assert receipt[0] == job_id
-        await maintain(a)
-        assert await dequeue(b, 9) == []
-        await complete(b, [receipt])
-        await maintain(a)
-
-
 async def test_a_group_goes_on_whatever_a_setting_of_the_session_says(
     a: Connection, b: Connection
 ) -> None:

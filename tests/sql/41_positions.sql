@@ -4,21 +4,8 @@
 begin;
 select plan(33);
 \ir support/clock.psql
+\ir support/read.psql
 
--- Entries that a statement reads of a slot.
-create function pg_temp.read(p_table regclass) returns bigint language sql as $$
-    select pg_stat_get_xact_tuples_returned(p_table)
-           + (select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint
-                from pg_index i where i.indrelid = p_table)
-$$;
-create function pg_temp.reads(p_statement text) returns bigint language plpgsql as $$
-declare
-    v_before constant bigint := pg_temp.read('pgq.job_0');
-begin
-    execute p_statement;
-    return pg_temp.read('pgq.job_0') - v_before;
-end
-$$;
 create function pg_temp.lane(p_queue text) returns bigint language sql as $$
     select l.id from pgq.lane l where l.queue = p_queue
 $$;

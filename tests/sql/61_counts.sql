@@ -4,6 +4,7 @@
 begin;
 select plan(20);
 \ir support/clock.psql
+\ir support/read.psql
 \ir support/commit.psql
 
 create function pg_temp.counts(p_queue text) returns text language plpgsql as $$
@@ -15,24 +16,9 @@ begin
     );
 end
 $$;
--- How many entries a statement reads of a table, sequentially and by its indexes.
-create function pg_temp.read(p_table regclass) returns bigint language sql as $$
-    select pg_stat_get_xact_tuples_returned(p_table)
-           + (select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint
-                from pg_index i where i.indrelid = p_table)
-$$;
 create function pg_temp.looks(p_table regclass) returns bigint language sql as $$
     select sum(pg_stat_get_xact_numscans(i.indexrelid))::bigint
       from pg_index i where i.indrelid = p_table
-$$;
-create function pg_temp.reads(p_statement text, p_table regclass) returns bigint
-language plpgsql as $$
-declare
-    v_before constant bigint := pg_temp.read(p_table);
-begin
-    execute p_statement;
-    return pg_temp.read(p_table) - v_before;
-end
 $$;
 
 -- Jobs that wait for others are not due.
