@@ -215,8 +215,10 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         # not ended since.
         unsure = replace(pending.start, jobs={})
         before = replace(view, world=replace(known.world, base=pending.start), start=unsure)
-        if any(rule(before, call, answer)):
+        for changed in rule(before, call, answer):
             yield known.world
+            jobs = {**known.world.base.jobs, **changed.jobs}
+            yield replace(known.world, base=replace(known.world.base, jobs=jobs))
 
 
 def _busy(known: Possibility, who: str) -> frozenset[str]:
@@ -240,12 +242,19 @@ def _is_excused(known: Possibility, who: str, answer: Failure) -> bool:
     world = known.world
     mine = world.open.get(who)
     if answer.sqlstate == "40001" and mine is not None:
-        return mine.serializable or (mine.snapshot is not None and mine.snapshot != world.base)
+        return _may_be_too_late(world, mine)
     # Transactions of several calls may wait for one another, single calls must not.
     return answer.sqlstate == "40P01" and any(
         transaction.calls > (other not in known.pending)
         for other, transaction in world.open.items()
     )
+
+
+def _may_be_too_late(world: World, mine: Transaction) -> bool:
+    """Tell whether something may have changed since the snapshot of a transaction."""
+    if mine.snapshot is None or mine.serializable:
+        return mine.serializable
+    return mine.begun != world.commits or model.has_work(world)
 
 
 def _may_wait(known: Possibility, event: Blocked) -> bool:
@@ -281,12 +290,13 @@ def _begin(world: World, who: str, answer: Answer) -> Iterator[World]:
 
 def _begin_old(world: World, who: str, answer: Answer) -> Iterator[World]:
     if not isinstance(answer, Failure):
-        yield world.with_open(who, Transaction(snapshot=world.base))
+        yield world.with_open(who, Transaction(snapshot=world.base, begun=world.commits))
 
 
 def _begin_serializable(world: World, who: str, answer: Answer) -> Iterator[World]:
     if not isinstance(answer, Failure):
-        yield world.with_open(who, Transaction(snapshot=world.base, serializable=True))
+        mine = Transaction(snapshot=world.base, begun=world.commits, serializable=True)
+        yield world.with_open(who, mine)
 
 
 def _commit(world: World, who: str, answer: Answer) -> Iterator[World]:
@@ -297,7 +307,7 @@ def _commit(world: World, who: str, answer: Answer) -> Iterator[World]:
         live = any(j.state in (*model.LIVE, "dead") for j in world.base.jobs.values())
         dropping = mine.queue is not None and mine.queue.dropped == "yes"
         if (answer.sqlstate == "55006" and dropping and live) or (
-            answer.sqlstate == "40001" and mine.serializable
+            answer.sqlstate == "40001" and _may_be_too_late(world, mine)
         ):
             yield world.with_open(who, None)
     elif answer == "COMMIT" and not mine.failed:
@@ -334,14 +344,18 @@ def _prepare(world: World, who: str, answer: Answer) -> Iterator[World]:
 
 
 def _commit_prepared(world: World, who: str, answer: Answer) -> Iterator[World]:
-    if f"{who}'" not in world.open:
+    if who in world.open:
+        yield world.with_open(who, world.open[who].broken())
+    elif f"{who}'" not in world.open:
         yield world
     elif answer == "COMMIT PREPARED":
         yield from model.commit(world, f"{who}'")
 
 
 def _rollback_prepared(world: World, who: str, answer: Answer) -> Iterator[World]:
-    if f"{who}'" not in world.open or answer == "ROLLBACK PREPARED":
+    if who in world.open:
+        yield world.with_open(who, world.open[who].broken())
+    elif f"{who}'" not in world.open or answer == "ROLLBACK PREPARED":
         yield world.with_open(f"{who}'", None)
 
 

@@ -66,11 +66,13 @@ class Transaction:
     queue: Queue | None = None
     locked: frozenset[str] = frozenset()  # jobs, "key:..." and "queue"
     snapshot: Committed | None = None  # under REPEATABLE READ and SERIALIZABLE
+    begun: int = 0  # what World.commits was then
     serializable: bool = False
     saved: Transaction | None = None
     failed: bool = False
     ticks: bool = False  # it does maintenance when it commits
     freed: frozenset[str] = frozenset()  # jobs whose leases some tick has ended, its answers tell
+    spared: frozenset[str] = frozenset()  # jobs that others had locked when it dropped the queue
     calls: int = 0
 
     def touches(self) -> frozenset[str]:
@@ -82,6 +84,7 @@ class Transaction:
         return replace(
             self.saved or Transaction(),
             snapshot=self.snapshot,
+            begun=self.begun,
             serializable=self.serializable,
             saved=self.saved,
             failed=True,
@@ -94,6 +97,7 @@ class World:
 
     now: int = 0
     base: Committed = field(default_factory=Committed)
+    commits: int = 0  # any of them may have done maintenance
     open: Mapping[str, Transaction] = field(default_factory=dict[str, Transaction])
     sleepers: Mapping[str, int] = field(default_factory=dict[str, int])  # until when
     woken: frozenset[str] = frozenset()  # sleepers that must have been notified
@@ -142,12 +146,14 @@ def commit(world: World, who: str) -> Iterator[World]:
     mine = world.open[who]
     queue = mine.queue or world.base.queue
     jobs = {**world.base.jobs, **mine.jobs}
-    others = world.with_open(who, None)
+    others = replace(world.with_open(who, None), commits=world.commits + 1)
     if queue.dropped:
         # What others have locked, or had, goes with the next tick.
-        stay = others.held() if mine.queue else {n for n, j in jobs.items() if j.state in LIVE}
+        stay = {n for n, j in jobs.items() if j.state in LIVE}
+        if mine.queue:
+            stay = others.held() | mine.spared
         ended = {name: _dropped(job, queue) for name, job in jobs.items()}
-        left = {name: job for name, job in jobs.items() if name in stay and name not in mine.jobs}
+        left = {name: job for name, job in jobs.items() if name in stay}
         if queue.dropped == "force" and any(ended[name] != left[name] for name in left):
             yield replace(others, base=Committed(jobs={**ended, **left}, queue=queue))
         # A lease that was over may have been taken back before.
@@ -159,13 +165,14 @@ def commit(world: World, who: str) -> Iterator[World]:
     plain = mine.snapshot is None and not who.endswith("'")
     groups = {job.group for job in mine.jobs.values() if job.group}
     ticks = mine.ticks and not after.open
-    for settled in settle(after, groups, certain=plain):
+    for settled in settle(after, groups, mine.jobs, certain=plain):
         if ticks:
             yield from (_wake(world, ticked) for ticked in tick(settled))
-            continue
+            if plain:  # a transaction that is prepared leaves it to others
+                continue
         yield _wake(world, settled)
         # Whoever commits may do maintenance in passing.
-        passing = next(settle(settled, _groups(settled), certain=True))
+        passing = next(settle(settled, _groups(settled), jobs, certain=True))
         if passing != settled:
             yield _wake(world, passing)
 
@@ -191,22 +198,27 @@ def _wake(before: World, after: World) -> World:
     return replace(after, woken=after.woken | asleep)
 
 
-def settle(world: World, groups: Iterable[str], *, certain: bool) -> Iterator[World]:
+def settle(
+    world: World, groups: Iterable[str], changed: Iterable[str], *, certain: bool
+) -> Iterator[World]:
     """Yield the world with the next jobs of groups and those that come after others let go.
 
-    Where the promise is "at once or by the next tick", also the world as it was.
+    Of the latter only those that have changed, or that come after one that has. Where the promise
+    is "at once or by the next tick", also the world as it was.
     """
     jobs = dict(world.base.jobs)
     held = world.held()
+    news = set(changed)
     doubtful = not certain
     for job in [*jobs.values()]:
-        if job.state == "waiting" and job.after:
+        if job.state == "waiting" and job.after and news.intersection([job.name, *job.after]):
             state = state_after([jobs[name].state for name in job.after if name in jobs], job.runs)
             if state == "waiting":
                 continue
             if job.name in held:
                 doubtful = True
             jobs[job.name] = replace(job, state=state, waited=True)
+            news.add(job.name)
     for group in groups:
         members = sorted((j for j in jobs.values() if j.group == group), key=lambda j: j.id)
         waiting = [job for job in members if job.state == "waiting"]
@@ -249,7 +261,12 @@ def tick(world: World) -> Iterator[World]:
     if world.base.queue.dropped:
         jobs = {name: _dropped(job, world.base.queue) for name, job in jobs.items()}
     ticked = replace(world, base=replace(world.base, jobs=jobs))
-    yield from settle(ticked, _groups(ticked), certain=True)
+    yield from settle(ticked, _groups(ticked), jobs, certain=True)
+
+
+def has_work(world: World) -> bool:
+    """Tell whether a tick may have changed a job."""
+    return any(_ticked(job, world) != job for job in world.base.jobs.values())
 
 
 def _ticked(job: Job, world: World) -> Job:

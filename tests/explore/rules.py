@@ -99,7 +99,21 @@ class View:
         jobs = {**self.world.base.jobs, **self.mine.jobs}
         if self.mine.queue is None or self.mine.queue.dropped != "force":
             return jobs
-        return {n: j if j.state in ENDED else end(j, GONE, self.queue) for n, j in jobs.items()}
+        return {
+            n: j if j.state in ENDED or n in self.mine.spared else end(j, GONE, self.queue)
+            for n, j in jobs.items()
+        }
+
+    @property
+    def seen(self) -> Mapping[str, Job]:
+        """The jobs that it sees who looks before it locks anything."""
+        return {**self.start.jobs, **self.mine.jobs}
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Jobs after which open transactions of others have added jobs."""
+        others = (t for who, t in self.world.open.items() if who != self.who)
+        return frozenset(n for t in others for job in t.jobs.values() for n in job.after)
 
     @property
     def queue(self) -> Queue:
@@ -117,7 +131,7 @@ class View:
     def sure(self, job: Job) -> bool:
         """Tell whether the call must see the job as it is."""
         name = job.name
-        if name in self.held or name in self.busy or name in self.mine.jobs:
+        if name in self.held or name in self.busy or name in self.mine.jobs or name in self.named:
             return False
         return self.start.jobs.get(name) == job and self.start.queue == self.world.base.queue
 
@@ -176,7 +190,8 @@ def enqueue(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     if gone or view.held.intersection([*after, *keys]):
         return  # if the queue was there when the call was sent, the job may be added in vain
     locked = [*keys, *(name for name in after if view.jobs[name].state in LIVE)]
-    existing = [j for j in view.jobs.values() if key and j.key == key and j.state in LIVE]
+    known = view.seen if view.old else view.jobs
+    existing = [j for j in known.values() if key and j.key == key and j.state in LIVE]
     for job in existing:
         yield from _duplicate(view, call, answer, job, locked)
     if existing or isinstance(answer, Failure):
@@ -243,14 +258,23 @@ def _if(condition: bool, transaction: Transaction) -> Iterator[Transaction]:
 
 def _room(view: View, *, at_least: bool = True) -> int:
     """Return how many jobs a claim must have, or may have at most, whatever others do."""
-    limit = view.world.base.queue.max_active
-    if not limit:
-        return 1_000_000
-    versions = [*(view.world.base.jobs if at_least else view.jobs).values()]
-    for transaction in view.world.open.values():
-        versions += transaction.jobs.values()
-    active = {j.name for j in versions if j.state == "active" and (at_least or not view.over(j))}
-    return max(limit - len(active), 0)
+    queues = (view.queue, view.world.base.queue, view.start.queue)
+    limits = [queue.max_active or 1_000_000 for queue in queues]
+    others = [t.jobs for who, t in view.world.open.items() if who != view.who]
+    if at_least:
+        # A job that was popped counts until that transaction ends.
+        busy = {j.name for j in view.world.base.jobs.values() if j.state == "active"}
+        return max(min(limits) - len(busy.union(view.mine.jobs, *others)), 0)
+    # A transaction that ends a job may give its place to another one.
+    more = (
+        _active(view, jobs) - _active(view, {n: view.jobs[n] for n in jobs if n in view.jobs})
+        for jobs in others
+    )
+    return max(max(limits) - _active(view, view.jobs) - sum(max(0, n) for n in more), 0)
+
+
+def _active(view: View, jobs: Mapping[str, Job]) -> int:
+    return sum(job.state == "active" and not view.over(job) for job in jobs.values())
 
 
 def _in_order(view: View, taken: list[Job], batch: int) -> bool:
@@ -398,7 +422,8 @@ def heartbeat(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     for name in call.names:
         job = view.good(name)
         stuck = name in view.held or name in view.busy
-        if name not in told and (job is None or view.over(job)) and name not in view.held:
+        is_late = job is not None and view.over(job)
+        if name not in told and (is_late or (job is None and name not in view.held)):
             late += [job] if job else []
             continue
         base = view.world.base.jobs.get(name)
@@ -417,11 +442,12 @@ def _settle(
     view: View, call: Call, names: Iterable[str], ended: Callable[[Job], Job]
 ) -> Iterator[Transaction]:
     """End the attempts whose receipts are good, which must be those that were named."""
-    if any(name in view.held and view.good(name, view.world.base.jobs) for name in call.names):
-        return
     done = set(names)
     good = {name: job for name in call.names if (job := view.good(name)) is not None}
     late = {name: job for name, job in good.items() if view.over(job)}
+    # One whose lease is over may have been taken back before somebody else locked it.
+    if view.held.intersection((good.keys() - late.keys()) | done):
+        return
     if good.keys() - late.keys() <= done <= good.keys():
         kept = [ended(good[name]) for name in done]
         yield view.changed(*kept, freed=[late[name] for name in late.keys() - done])
@@ -435,8 +461,14 @@ def complete(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
 
 def complete_many(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """End jobs with their receipts; those that are stale are left out of the answer."""
-    if not isinstance(answer, Failure) and len(set(rows(answer))) == len(rows(answer)):
-        yield from _completed(view, call, rows(answer))
+    if isinstance(answer, Failure) or len(set(rows(answer))) != len(rows(answer)):
+        return
+    for mine in _completed(view, call, rows(answer)):
+        yield mine
+        # One for which it has waited, and whose receipt was stale then, stays locked.
+        stale = set(call.names).difference(rows(answer), view.held)
+        if view.who in view.world.open and stale:
+            yield replace(mine, locked=mine.locked | stale)
 
 
 def _completed(view: View, call: Call, names: Iterable[str]) -> Iterator[Transaction]:
@@ -446,12 +478,12 @@ def _completed(view: View, call: Call, names: Iterable[str]) -> Iterator[Transac
 def complete_and_dequeue(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """End jobs and claim the next ones, or neither if a receipt is stale."""
     yield from _missing(view, answer)
-    if view.held.intersection(call.names):
-        return
+    if view.queue.max_active and view.old:
+        yield from refused(view, answer, "25001")
     receipts = [view.good(name) for name in call.names]
     if any(job is None or view.over(job) for job in receipts):
         yield from refused(view, answer, "PQ001")
-    if isinstance(answer, Failure):
+    if isinstance(answer, Failure) or view.held.intersection(call.names):
         return
     for mine in _completed(view, call, call.names):
         later = replace(view, mine=mine)
@@ -470,6 +502,8 @@ def fail(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         )
 
     yield from _failed(view, call, answer, "scheduled", ended)
+    if view.queue.dropped:
+        yield from fail_dead(view, call, answer)
 
 
 def fail_dead(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
@@ -532,11 +566,14 @@ def move(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     (name,) = call.names
     job = view.jobs.get(name)
     yield from _missing(view, answer)
-    # It waits for nobody where a look tells.
-    if job is not None and job.state == "active":
+    if view.queue.dropped:
         yield from _if(answer is False, view.mine)
-    elif job is not None and job.state in LIVE and job.group is not None:
-        yield from refused(view, answer, "0A000")
+    # It waits for nobody where a look tells, which may be older than what others have done.
+    for looked_at in (job, view.seen.get(name)):
+        if looked_at is not None and looked_at.state == "active":
+            yield from _if(answer is False, view.mine)
+        elif looked_at is not None and looked_at.state in LIVE and looked_at.group is not None:
+            yield from refused(view, answer, "0A000")
     if name in view.held:
         return
     if job is None or job.state not in LIVE:
@@ -564,11 +601,17 @@ def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     force = "force" in call.options
     told = [job for job in live if job.state == "active" and not force]
     expired = [job for job in told if view.over(job)]
-    fixed = [job for job in live if job not in told and view.sure(job)]
-    doubtful = [job for job in live if job not in told and not view.sure(job)] + expired
+    # One whose worker was told before, and whose lease is over, a tick may have cancelled.
+    late = [job for job in live if job not in told and view.over(job) and job.told]
+    fixed = [job for job in live if job not in [*told, *late] and view.sure(job)]
+    doubtful = [job for job in live if job not in [*told, *late, *fixed]] + expired + late
+    # What comes after a job that is over, and must not run, is dead when it commits.
+    new = [job for n, job in view.mine.jobs.items() if n not in view.world.base.jobs]
+    doubtful += [job for job in new if job.state == "dead" and job.after]
     for some in _subsets(doubtful, int(answer) - len(fixed)):
         ended = [end(job, "cancelled", view.queue) for job in (*fixed, *some)]
-        yield view.changed(*(replace(job, told=True) for job in told if job not in some), *ended)
+        left = [replace(job, told=True) for job in told if job not in some]
+        yield view.changed(*left, *ended, freed=[job for job in late if job not in some])
 
 
 def _subsets(jobs: list[Job], size: int) -> Iterator[tuple[Job, ...]]:
@@ -640,10 +683,12 @@ def drop(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     if view.world.open.keys() - {view.who}:
         yield from refused(view, answer, "55P03")
     force = "force" in call.options
+    yield from _missing(view, answer)
     if not force and any(j.state in (*LIVE, "dead") for j in view.jobs.values()):
         yield from refused(view, answer, "55006")
         return
-    yield from _set(view, answer, dropped="force" if force else "yes")
+    for mine in _set(view, answer, dropped="force" if force else "yes"):
+        yield replace(mine, spared=view.held)
 
 
 def tick(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:

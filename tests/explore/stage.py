@@ -42,7 +42,7 @@ select format('%s %s %s', locktype, mode, relation::regclass) from pg_locks
 union all select 'prepared ' || gid from pg_prepared_xacts
 """
 TOGETHER = 20  # scenarios that come to rest together
-ROUNDS = 6  # until all jobs must have been worked off
+ROUNDS = 40  # until all jobs must have been worked off, also one by one in a group
 TICK = Call("tick")
 
 

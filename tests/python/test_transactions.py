@@ -270,6 +270,20 @@ async def test_a_forced_drop_leaves_no_row_of_a_job_that_was_being_given_back(
     assert await b.fetchval("select count(*) from pgq.job") == 0
 
 
+async def test_a_job_that_a_forced_drop_could_not_lock_is_neither_moved_nor_claimed(
+    a: Connection, b: Connection
+) -> None:
+    await b.execute("select pgq_create_queue('other')")
+    job_id = await b.fetchval("select pgq_enqueue('1', 'other')")
+    await a.execute(f"begin; select from pgq_claim({job_id})")
+    await within(b.execute("select pgq_drop_queue('other', true)"))
+    assert await b.fetchval("select pgq_move($1, priority => 5)", job_id) is False
+    await a.execute("rollback")
+    with pytest.raises(asyncpg.NoDataFoundError, match=f"no live job {job_id}"):
+        await b.fetch("select * from pgq_claim($1)", job_id)
+    assert await b.fetchval("select pgq_move($1, 'default')", job_id) is False
+
+
 async def test_enqueue_complete_fail_and_pop_are_undone_by_rollback(
     a: Connection, b: Connection
 ) -> None:

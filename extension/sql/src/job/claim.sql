@@ -116,12 +116,12 @@ begin
     v_lease_ms := pgq._lease_ms(timeout);
     perform pgq._check_not_null('timeout', timeout is null), pgq._want_tick(v_lease_ms);
     v_job := pgq._find_mine(id, 'consume');
-    if v_job.id is null then
+    select q.* into v_queue from pgq.queue q where q.id = pgq._queue_of(v_job.lane);
+    if not found then
         raise exception 'there is no live job %', id
             using errcode = 'no_data_found',
                   detail = 'It does not exist, or has completed, died or been cancelled.';
     end if;
-    select q.* into v_queue from pgq.queue q where q.id = pgq._queue_of(v_job.lane);
     perform pgq._check_claimable(v_job, v_queue);
     -- Where its lease has expired, or it is due, it is ready first.
     if v_job.lease_expires_at is not null then

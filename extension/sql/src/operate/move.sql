@@ -58,7 +58,7 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-    v_job pgq.job; v_lane bigint; v_at pgq.target; v_key text[];
+    v_job pgq.job; v_queue text; v_lane bigint; v_at pgq.target; v_key text[];
 begin
     perform pgq._check_not_null('id', id is null),
             pgq._check_not_null(
@@ -67,7 +67,10 @@ begin
     perform pgq._queue_id(queue, 'enqueue') where queue is not null;
     loop
         v_job := pgq._find_mine(id, 'manage');
-        exit when v_job.id is null or v_job.token is not null;
+        select q.name into v_queue from pgq.queue q where q.id = pgq._queue_of(v_job.lane);
+        if not found or v_job.token is not null then
+            return false;
+        end if;
         if v_job.group_id is not null then
             raise exception 'job % of a group cannot be moved', id
                 using errcode = 'feature_not_supported',
@@ -75,8 +78,8 @@ begin
         end if;
         v_lane := v_job.lane;
         v_at := pgq._target(
-            coalesce(queue, (select q.name from pgq.queue q where q.id = pgq._queue_of(v_lane))),
-            coalesce(priority, pgq._priority_of(v_lane)), run_at, null, null
+            coalesce(queue, v_queue), coalesce(priority, pgq._priority_of(v_lane)), run_at,
+            null, null
         );
         if v_at.queue_id <> pgq._queue_of(v_lane) then
             -- When it has ended it would be taken for one of a dropped queue of that name.
