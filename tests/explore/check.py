@@ -175,7 +175,8 @@ def _effects(known: Possibility, last: str | None) -> Iterator[Possibility]:
 
 def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
     """Yield the worlds in which a call has taken effect with the answer that it got."""
-    world, call, answer = known.world, pending.sent.call, pending.answer
+    world = replace(known.world, busy=_busy(known, who))
+    call, answer = pending.sent.call, pending.answer
     mine = world.open.get(who)
     if call.kind in _CONTROL:
         yield from _CONTROL[call.kind](world, who, answer)
@@ -197,11 +198,10 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         who=who,
         mine=mine or NOTHING,
         start=pending.start,
-        busy=_busy(known, who),
         tokens=pending.sent.tokens,
     )
     for changed in rule(view, call, answer):
-        world = model.freed(known.world, changed.freed)
+        world = model.freed(view.world, changed.freed)
         counted = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
         after = world.with_open(who, counted)
         if mine is not None:

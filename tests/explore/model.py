@@ -101,6 +101,8 @@ class World:
     open: Mapping[str, Transaction] = field(default_factory=dict[str, Transaction])
     sleepers: Mapping[str, int] = field(default_factory=dict[str, int])  # until when
     woken: frozenset[str] = frozenset()  # sleepers that must have been notified
+    # What calls that are under way may have locked, at the moment of an effect.
+    busy: frozenset[str] = field(default=frozenset(), compare=False)
 
     def held(self, but: str = "") -> frozenset[str]:
         """Return what open transactions of others have locked."""
@@ -149,9 +151,9 @@ def commit(world: World, who: str) -> Iterator[World]:
     others = replace(world.with_open(who, None), commits=world.commits + 1)
     if queue.dropped:
         # What others have locked, or had, goes with the next tick.
-        stay = {n for n, j in jobs.items() if j.state in LIVE}
-        if mine.queue:
-            stay = others.held() | mine.spared
+        stay = others.held() | mine.spared
+        if not mine.queue:
+            stay = frozenset(n for n, j in jobs.items() if j.state in LIVE)
         ended = {name: _dropped(job, queue) for name, job in jobs.items()}
         left = {name: job for name, job in jobs.items() if name in stay}
         if queue.dropped == "force" and any(ended[name] != left[name] for name in left):
@@ -164,7 +166,7 @@ def commit(world: World, who: str) -> Iterator[World]:
     after = replace(others, base=Committed(jobs=jobs, queue=queue))
     plain = mine.snapshot is None and not who.endswith("'")
     groups = {job.group for job in mine.jobs.values() if job.group}
-    ticks = mine.ticks and not after.open
+    ticks = mine.ticks and not after.open and not after.busy
     for settled in settle(after, groups, mine.jobs, certain=plain):
         if ticks:
             yield from (_wake(world, ticked) for ticked in tick(settled))
@@ -207,7 +209,7 @@ def settle(
     is "at once or by the next tick", also the world as it was.
     """
     jobs = dict(world.base.jobs)
-    held = world.held()
+    held = world.held() | world.busy
     news = set(changed)
     doubtful = not certain
     for job in [*jobs.values()]:

@@ -90,7 +90,6 @@ class View:
     who: str
     mine: Transaction
     start: Committed  # what was committed when it was sent, or its snapshot
-    busy: frozenset[str]  # what calls that are under way may have locked
     tokens: Mapping[str, int]  # of the receipts that it uses
 
     @property
@@ -122,6 +121,10 @@ class View:
     @property
     def held(self) -> frozenset[str]:
         return self.world.held(self.who)
+
+    @property
+    def busy(self) -> frozenset[str]:
+        return self.world.busy
 
     @property
     def old(self) -> bool:
@@ -401,6 +404,9 @@ def reclaim(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     if set(answer) <= expired.keys() and len(set(answer)) == len(answer):
         before = [job for job in expired.values() if job.name not in answer]
         yield view.changed(*(_taken_back(expired[name], view) for name in answer), freed=before)
+        free = [job for job in before if job.name not in view.busy]
+        if free != before:
+            yield view.changed(*(_taken_back(expired[name], view) for name in answer), freed=free)
 
 
 def _taken_back(job: Job, view: View) -> Job:
@@ -600,18 +606,23 @@ def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         return
     force = "force" in call.options
     told = [job for job in live if job.state == "active" and not force]
+    new = [job for job in told if job.name not in view.seen]  # it may not have been seen
     expired = [job for job in told if view.over(job)]
     # One whose worker was told before, and whose lease is over, a tick may have cancelled.
     late = [job for job in live if job not in told and view.over(job) and job.told]
     fixed = [job for job in live if job not in [*told, *late] and view.sure(job)]
     doubtful = [job for job in live if job not in [*told, *late, *fixed]] + expired + late
     # What comes after a job that is over, and must not run, is dead when it commits.
-    new = [job for n, job in view.mine.jobs.items() if n not in view.world.base.jobs]
-    doubtful += [job for job in new if job.state == "dead" and job.after]
+    added = [job for n, job in view.mine.jobs.items() if n not in view.world.base.jobs]
+    doubtful += [job for job in added if job.state == "dead" and job.after]
     for some in _subsets(doubtful, int(answer) - len(fixed)):
         ended = [end(job, "cancelled", view.queue) for job in (*fixed, *some)]
         left = [replace(job, told=True) for job in told if job not in some]
-        yield view.changed(*left, *ended, freed=[job for job in late if job not in some])
+        before = [job for job in late if job not in some]
+        yield view.changed(*left, *ended, freed=before)
+        if new:
+            left = [job for job in left if job.name in view.seen]
+            yield view.changed(*left, *ended, freed=before)
 
 
 def _subsets(jobs: list[Job], size: int) -> Iterator[tuple[Job, ...]]:

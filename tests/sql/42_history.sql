@@ -2,7 +2,7 @@
  * The history of a job: the attempts that have failed.
  */
 begin;
-select plan(19);
+select plan(20);
 \ir support/clock.psql
 select pgq_create_queue('q', max_attempts => 40, backoff_base => '0', backoff_max => '0') \g /dev/null
 
@@ -41,6 +41,12 @@ select is(
     'so is one whose lease was lost, with the end of its lease');
 select pg_temp.take(1, 'q'), pg_temp.wait('1 minute') \g /dev/null
 select is(pg_temp.history(:b::bigint) -> 2 ->> 'attempt', '3', 'and a second one in a row');
+savepoint claimed;
+select pg_temp.wait('10 minutes'), pg_temp.tick(), pg_temp.take(1, 'q', '1 second') \g /dev/null
+select pg_temp.pass('2 seconds'), pgq_claim(:b::bigint) \g /dev/null
+select is(
+    pg_temp.history(:b::bigint) -> -1 ->> 'attempt', '4', 'and one that pgq_claim has taken back');
+rollback to claimed;
 select pg_temp.fail(null) \g /dev/null
 select is(pg_temp.history(:b::bigint) -> 3 -> 'error', 'null', 'an attempt may fail without an error');
 select pg_temp.fail(n::text) from generate_series(1, 9) n \g /dev/null

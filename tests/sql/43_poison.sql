@@ -2,7 +2,7 @@
  * Jobs that kill whoever handles them: what becomes of them, and of those claimed beside them.
  */
 begin;
-select plan(25);
+select plan(28);
 \ir support/clock.psql
 
 -- A consumer claims a batch, works it off in order, and dies at the poison. It is started again,
@@ -118,6 +118,21 @@ select pgq_reclaim('r') \g /dev/null
 select is(
     (select count(*) from pgq.job j where j.token is null and j.run_at > pgq._now() + '10 s'),
     3::bigint, 'a second one has its backoff also when it is reclaimed by hand');
+
+-- So does a release, at once or for later.
+select pgq_create_queue('given', backoff_base => '1 hour') \g /dev/null
+select pg_temp.add('a', 'given'), pg_temp.take(1, 'given', '1 s'), pg_temp.wait('1 s'), pg_temp.tick()
+\g /dev/null
+select pgq_release(d.id, d.token) from pgq_dequeue(1, '1 s', 'given') d \g /dev/null
+select pg_temp.take(1, 'given', '1 s'), pg_temp.wait('1 s'), pg_temp.tick() \g /dev/null
+select is(pg_temp.take(1, 'given', '1 s'), '{a}', 'a lost lease after a release is a first one');
+select pg_temp.wait('1 s'), pg_temp.tick() \g /dev/null
+select is(pg_temp.take(1, 'given', '1 s'), '{}', 'the one after that is not');
+select pg_temp.wait('2 h'), pg_temp.tick() \g /dev/null
+select pgq_release(d.id, d.token, '1 s') from pgq_dequeue(1, '1 s', 'given') d \g /dev/null
+select pg_temp.wait('2 s'), pg_temp.tick(), pg_temp.take(1, 'given', '1 s'), pg_temp.wait('1 s'),
+       pg_temp.tick() \g /dev/null
+select is(pg_temp.take(1, 'given', '1 s'), '{a}', 'one after a release with a delay is a first one, too');
 
 -- The second lost lease of many jobs.
 select pgq_create_queue('s', backoff_base => '1 hour') \g /dev/null

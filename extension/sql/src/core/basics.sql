@@ -130,7 +130,10 @@ end;
 comment on function pgq._read_committed() is
 'Whether every statement sees what has committed before it.';
 
-create function pgq._is_preparing(p_query text default current_query())
+create function pgq._is_preparing(
+    p_query text default
+        case when current_setting('max_prepared_transactions') <> '0' then current_query() end
+)
 returns boolean
 language plpgsql
 as $$

@@ -2,13 +2,20 @@
  * What happens at a commit: what the transaction has noted is decided, and a tick runs if one is
  * due. Both are events of deferred triggers, which fire after the caller's statements.
  *
- * The first event of a kind queues one more, which fires behind the deferred triggers of everybody
- * else. A trigger that queues itself again, or a cursor WITH HOLD, would still run behind a tick
- * and keep its locks: so a tick runs only when the transaction has written nothing outside of pgq
- * since the event before.
+ * event   of pgq.note                              of pgq.chore
+ * first   queues the last one (kind l),            queues the last one,
+ *         pgq.noted := transaction                 pgq.ticking := transaction
+ * last    decides (or leaves hints),               still pgq.noted, or rows written outside of pgq
+ *         pgq.noted := '', pgq.decided :=          since the event before: queues itself again, ten
+ *         transaction                              times at most; else errands and a tick
+ *
+ * So the last events fire behind the deferred triggers of everybody else. A trigger that queues
+ * itself again, or a cursor WITH HOLD, would still run behind a tick and keep its locks: that is
+ * why rows written outside of pgq are counted.
  *
  * Where locks would outlive the event nothing is done: at PREPARE TRANSACTION, and after SET
- * CONSTRAINTS ... IMMEDIATE, when the second event fires inside the first. Notes become hints then.
+ * CONSTRAINTS ... IMMEDIATE, when the last event fires inside the first (trigger depth 2). Notes
+ * become hints then.
  */
 
 create function pgq._may_decide()
@@ -18,7 +25,7 @@ as $$
 begin
     return pgq._read_committed() and pg_trigger_depth() = 1
         and current_setting('pgq.decided', true) is distinct from pg_current_xact_id()::text
-        and (current_setting('max_prepared_transactions') = '0' or not pgq._is_preparing());
+        and not pgq._is_preparing();
 end
 $$;
 comment on function pgq._may_decide() is
@@ -205,8 +212,11 @@ as $$
 declare
     v_written constant bigint := pgq._written();
 begin
-    -- Nothing was queued behind this event since the one before it fired.
-    if v_written = p_written then
+    -- Nothing was queued behind this event since the one before it fired. Notes come first: a tick
+    -- holds locks, and must not wait for a bucket.
+    if v_written = p_written
+        and current_setting('pgq.noted', true) is distinct from pg_current_xact_id()::text
+    then
         perform pgq._run_errands(), pgq._tick();
     elsif v_written is not null and p_round < 10 then
         insert into pgq.chore (last, round, written) values (true, p_round + 1, v_written);
@@ -248,15 +258,7 @@ begin
     -- The first event queues one more, behind the deferred triggers of everybody else. After SET
     -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
     if new.last then
-        if pg_trigger_depth() = 1 then
-            -- Notes first: a tick holds locks, and must not wait for a bucket.
-            if current_setting('pgq.noted', true) is distinct from v_xid then
-                perform pgq._at_last(new.round, new.written);
-            elsif current_setting('pgq.ticking', true) = v_xid then
-                perform set_config('pgq.ticking', v_xid || ' ', true);
-                insert into pgq.chore (last, round, written) values (true, 0, pgq._written());
-            end if;
-        end if;
+        perform pgq._at_last(new.round, new.written) where pg_trigger_depth() = 1;
     elsif current_setting('pgq.ticking', true) is distinct from v_xid then
         perform set_config('pgq.ticking', v_xid, true);
         insert into pgq.chore (last, round, written) values (true, 0, pgq._written());

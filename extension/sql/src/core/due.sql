@@ -127,8 +127,8 @@ $$;
 comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
 'Raises the base of a parked slot.
 
-The mark is the clock, but not behind the last tick, as no job is parked to be due before that. It
-begins anew if the clock has been set back.';
+The mark is the earlier one of the clock and the last tick: a job parked from now on is due after
+that. It begins anew if the clock has been set back.';
 
 create function pgq._next_due(p_slot smallint, p_now timestamptz)
 returns timestamptz

@@ -11,9 +11,7 @@ declare
     v_job pgq.job := pgq._remove(p_slot, p_id);
 begin
     v_job.lost := (v_job.lost + 1)::smallint;
-    perform pgq._put_back(
-        v_job, case when v_job.lost = 1 then interval '0' end, pgq._loss(v_job), true
-    );
+    perform pgq._put_back(v_job, null, pgq._loss(v_job), true);
 end
 $$;
 comment on function pgq._take_back(smallint, bigint) is

@@ -32,8 +32,8 @@ end;
 comment on function pgq._due(timestamptz) is
 'Returns the due of a job that is parked.
 
-It is behind the last tick, which may have passed that time. The caller has a transaction id, and
-has locked the slot: so no later tick passes it.';
+It is later than the last tick, which may already have looked at that time. The caller has a
+transaction id, and has locked the slot: so no later tick passes it.';
 
 create function pgq._put(p_job pgq.job)
 returns void

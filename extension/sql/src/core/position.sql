@@ -16,13 +16,14 @@
  *     for: what they commit below the floor is found by a tick.
  *   - base may rise up to the same mark when no transaction below that id has a lock on the slot
  *     for writing.
- * So both are at most the mark of their row, and what replaces them here is no lower.
+ * So both are at most the mark of their row. Raising never lowers one: only pgq._lower and
+ * pgq._set_positions do.
  *
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
  * floor, so a rollback finds it above the floor.
  *
- * A claim may append a row while a tick lowers the floor; the next tick lowers it again. No job
- * may come to stand below a base: see ring.filling. A base that is too low is sound.
+ * A claim may append a row while a tick lowers the floor; the next tick that looks at that job
+ * lowers it again. No job may come to stand below a base: see ring.filling. A base that is too low is sound.
  */
 
 create function pgq._full_xid(p_xid xid, p_near bigint)

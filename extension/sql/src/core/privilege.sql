@@ -137,7 +137,9 @@ begin
 end
 $$;
 comment on function pgq._may_lane(bigint, text) is
-'As pgq._may, for the queue of a lane. Of a dropped one only the owner may know jobs.';
+'As pgq._may, for the queue of a lane.
+
+False if the queue was dropped, but for the owner.';
 
 create function pgq._hold_queue(p_queue text, p_queue_id integer, p_verb text)
 returns void

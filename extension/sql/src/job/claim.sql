@@ -82,7 +82,8 @@ begin
     then
         execute format(
             'update pgq.job_%s j set token = null, lease_expires_at = null, worker = null,'
-            ' lost = j.lost + 1, last_error = pgq._loss(j) where j.id = $1', v_job.slot
+            ' lost = j.lost + 1, last_error = pgq._loss(j),'
+            ' history = pgq._remember(j, pgq._loss(j)) where j.id = $1', v_job.slot
         ) using v_job.id;
         perform pgq._count_ends(v_job.lane, 0, 1);
     end if;

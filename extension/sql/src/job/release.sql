@@ -17,7 +17,7 @@ begin
         exit when p_delay <> '0';
         execute format(
             'update pgq.job_%s j set token = null, lease_expires_at = null, worker = null,'
-            ' attempt = j.attempt - 1'
+            ' lost = 0, attempt = j.attempt - 1'
             ' where j.id = $1 and j.token = $2 and j.cancel_requested is null'
             ' and pgq._is_mine(j.lane, $3) returning j.*', v_slot
         ) into v_job using p_id, p_token, v_mine;
@@ -34,6 +34,7 @@ begin
         perform pgq._end(v_job, 'cancelled');
     else
         v_job.attempt := (v_job.attempt - 1)::smallint;
+        v_job.lost := 0;
         perform pgq._park(v_job, pgq._now() + p_delay);
     end if;
     return true;

@@ -23,7 +23,9 @@
  *
  * All tables have a replica identity, so that a publication for all tables does not stop the queue.
  *
- * Lock order: dedupe buckets, group buckets by id, the gate, slots by number, jobs by id.
+ * Lock order of what waits: dedupe buckets by id, then jobs by slot and id; at the commit group
+ * buckets by id. pgq._end_live (drop, pgq_cancel_all) waits for the gate last. Who holds the
+ * gate or a group bucket waits for no job.
  */
 
 create sequence pgq.number;
@@ -78,14 +80,14 @@ comment on column pgq.job.run_at is
 'When it was asked to run, or is to be tried again. Null: at once.';
 comment on column pgq.job.start_by is 'The expires_at of pgq_enqueue.';
 comment on column pgq.job.due is
-'Parked only: microseconds since 1970, behind the last tick before the slot was locked.';
+'Parked only: microseconds since 1970, later than any tick that ran before the slot was locked.';
 comment on column pgq.job.lease_ms is 'The timeout of the claim, for heartbeats that name none.';
 comment on column pgq.job.pid is 'The backend that claimed it.';
 comment on column pgq.job.is_awaited is 'Rows of pgq.dependency name it.';
 comment on column pgq.job.group_id is 'See pgq._group_ids.';
 comment on column pgq.job.place is 'Parked only: its place in the line of its group.';
 comment on column pgq.job.is_head is
-'Of a row in a line: the job may run. It has a copy in the ring, or due is set.';
+'Of a row in a line: the job may run. It has a copy in the ring, or due or is_blocked is set.';
 comment on column pgq.job.is_blocked is 'Of a head: the job is dead, and its group is blocked.';
 comment on column pgq.job.head_place is
 'Of a head and its copy: a place in the line before which no job stands.';
@@ -122,7 +124,7 @@ alter table pgq.job_{slot} replica identity using index job_{slot}_id_idx;
 
 /*
  * Where claims and ticks may begin in a slot. Per lane: jobs up to "floor" are finished or leased,
- * jobs up to "base" are finished. A parked slot has one row, for lane 0 and due. The row with the
+ * jobs up to "base" are finished. A parked slot has one position, of lane 0, counted in due. The row with the
  * highest n counts. See core/position.sql.
  */
 create sequence pgq.floor_n;
@@ -183,8 +185,8 @@ create index hint_kind_key_idx on pgq.hint (kind, key);
 comment on table pgq.hint is
 'What could not be decided at a commit, for the next tick.
 
-Kinds as in pgq.note. q: all groups of a queue. e: a job that has completed or (minus) died, and
-for which others wait. l: a job that pgq_claim has leased.';
+g, w: as in pgq.note. q: all groups of a queue. e: a job that has completed or (minus) died, and for
+which others wait. l: a job that pgq_claim has leased.';
 
 create table pgq.ring (
     gen bigint not null,
