@@ -70,6 +70,7 @@ class Pending:
     sent: Sent
     answer: Answer
     start: Committed
+    waited: bool = False
     done: bool = False  # it has taken effect
 
 
@@ -149,7 +150,8 @@ def _follow(known: Possibility, event: Event, answer: Answer) -> Iterator[Possib
         yield Possibility(world=prepared, pending=_without(pending, event.who))
     elif isinstance(event, Blocked):
         if _may_wait(known, event):
-            yield known
+            call = replace(pending[event.who], waited=True)
+            yield replace(known, pending={**pending, event.who: call})
     else:
         for reached in _effects(known, None):
             yield replace(reached, world=replace(reached.world, now=reached.world.now + event.ms))
@@ -206,6 +208,11 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
         after = world.with_open(who, counted)
         if mine is not None:
             yield after
+            # A job for which it has waited stays locked, also if it is not what was looked for.
+            more = concerns(call, world) & world.base.jobs.keys() - counted.touches() - view.held
+            if pending.waited and more:
+                locked = replace(counted, locked=counted.locked | more)
+                yield world.with_open(who, locked)
         elif changed.failed:
             yield world
         else:

@@ -469,12 +469,7 @@ def complete_many(view: View, call: Call, answer: Answer) -> Iterator[Transactio
     """End jobs with their receipts; those that are stale are left out of the answer."""
     if isinstance(answer, Failure) or len(set(rows(answer))) != len(rows(answer)):
         return
-    for mine in _completed(view, call, rows(answer)):
-        yield mine
-        # One for which it has waited, and whose receipt was stale then, stays locked.
-        stale = set(call.names).difference(rows(answer), view.held)
-        if view.who in view.world.open and stale:
-            yield replace(mine, locked=mine.locked | stale)
+    yield from _completed(view, call, rows(answer))
 
 
 def _completed(view: View, call: Call, names: Iterable[str]) -> Iterator[Transaction]:
