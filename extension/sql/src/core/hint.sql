@@ -54,7 +54,9 @@ begin
 end
 $$;
 comment on function pgq._take_group_hints(bigint[]) is
-'Has groups go on of which hints tell; their buckets are locked.';
+'Has groups go on of which hints tell; their buckets are locked.
+
+A hint does not say where something has ended: so the look begins where the line does (0).';
 
 create function pgq._take_hints()
 returns void

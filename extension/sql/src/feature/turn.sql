@@ -118,7 +118,11 @@ $$;
 comment on function pgq._next_heads(bigint[], bigint[], bigint[], bigint[], bigint[]) is
 'Returns the rows of lines that are to become heads: see pgq._turn_groups.
 
-p_late, p_places: what pgq._let_late_in has returned.';
+A line is read from the place of what has ended on. If nothing has, up to group_concurrency rows
+before the added jobs are read backwards: if there are that many, no added job can be a head; else
+the first of them begins the line.
+
+p_late, p_places: what pgq._let_late_in has returned, the place of jobs that were added late.';
 
 create function pgq._turn_groups(p_groups bigint[], p_ended bigint[], p_added bigint[])
 returns void

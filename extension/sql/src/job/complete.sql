@@ -28,6 +28,7 @@ begin
         perform pgq._check_size('result', array[result]);
     end if;
     perform pgq._check_restricted();
+    -- The slot and bit 19, which says that the end of the job is more than a DELETE.
     case token & 524295
     --@ each ring
     when {slot} then
