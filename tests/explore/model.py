@@ -36,6 +36,7 @@ class Job:
     group: str | None = None
     after: tuple[str, ...] = ()
     runs: bool = False  # also after jobs that have died
+    died: bool = False  # it is gone, and was dead or cancelled
     told: bool = False  # its worker is to cancel it
     waited: bool = False
 
@@ -134,7 +135,12 @@ def end(job: Job, state: str, queue: Queue) -> Job:
     """Return the job as it is when it has ended."""
     kept = queue.keeps or state != "completed"
     return Job(
-        name=job.name, id=job.id, state=state if kept else GONE, key=job.key, group=job.group
+        name=job.name,
+        id=job.id,
+        state=state if kept else GONE,
+        key=job.key,
+        group=job.group,
+        died=state == GONE and job.state in ("dead", "cancelled"),
     )
 
 
@@ -214,7 +220,8 @@ def settle(
     doubtful = not certain
     for job in [*jobs.values()]:
         if job.state == "waiting" and job.after and news.intersection([job.name, *job.after]):
-            state = state_after([jobs[name].state for name in job.after if name in jobs], job.runs)
+            before = [jobs[name] for name in job.after if name in jobs]
+            state = state_after(["dead" if j.died else j.state for j in before], job.runs)
             if state == "waiting":
                 continue
             if job.name in held:

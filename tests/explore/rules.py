@@ -607,9 +607,7 @@ def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     late = [job for job in live if job not in told and view.over(job) and job.told]
     fixed = [job for job in live if job not in [*told, *late] and view.sure(job)]
     doubtful = [job for job in live if job not in [*told, *late, *fixed]] + expired + late
-    # What comes after a job that is over, and must not run, is dead when it commits.
-    added = [job for n, job in view.mine.jobs.items() if n not in view.world.base.jobs]
-    doubtful += [job for job in added if job.state == "dead" and job.after]
+    doubtful += _doomed(view)
     for some in _subsets(doubtful, int(answer) - len(fixed)):
         ended = [end(job, "cancelled", view.queue) for job in (*fixed, *some)]
         left = [replace(job, told=True) for job in told if job not in some]
@@ -618,6 +616,12 @@ def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         if new:
             left = [job for job in left if job.name in view.seen]
             yield view.changed(*left, *ended, freed=before)
+
+
+def _doomed(view: View) -> list[Job]:
+    """Return jobs that the transaction has added, and that are dead when it commits."""
+    added = [job for name, job in view.mine.jobs.items() if name not in view.world.base.jobs]
+    return [job for job in added if job.state == "dead" and job.after]
 
 
 def _subsets(jobs: list[Job], size: int) -> Iterator[tuple[Job, ...]]:
@@ -635,6 +639,7 @@ def purge(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     fixed = [job for job in free if job.state in states and view.sure(job)]
     doubtful = [job for job in free if job.state in states and not view.sure(job)]
     doubtful += [job for job in free if view.over(job) and "ready" in states]
+    doubtful += _doomed(view) if "waiting" in states else []
     for some in _subsets(doubtful, int(answer) - len(fixed)):
         yield view.changed(*(end(job, GONE, view.queue) for job in (*fixed, *some)))
 

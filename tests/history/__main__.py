@@ -20,17 +20,18 @@ from pgserver import Server
 from . import harness, size
 from .record import Recorder
 
-LOAD: Final = size.Load(backlog=2000, traffic=20_000, slot_size=1 << 17)
-# Backlog, and what is held.
+# Backlog, what is held, and how many jobs pass. One call after the other fills a slot of 1 MB in
+# half a second. Much smaller ones would be full many times before the two seconds after which
+# cleaning begins. What a dump has held up takes some seconds more.
 CASES: Final = (
-    ("none", "horizon"),
-    ("none", "dump"),
-    ("paused", "horizon"),
-    ("paused", "dump"),
-    ("leased", "horizon"),
-    ("leased", "dump"),
-    ("scheduled", "horizon"),
-    ("grouped", "horizon"),
+    ("none", "horizon", 50_000),
+    ("none", "dump", 100_000),
+    ("paused", "horizon", 100_000),
+    ("paused", "dump", 250_000),
+    ("leased", "horizon", 100_000),
+    ("leased", "dump", 250_000),
+    ("scheduled", "horizon", 100_000),
+    ("grouped", "horizon", 100_000),
 )
 
 
@@ -50,7 +51,8 @@ def run_loads(server: Server, directory: Path, seed: int, jobs: int) -> int:
 def run_sizes(server: Server, directory: Path) -> int:
     """Measure the sizes in all cases, and judge them; return how many are beyond the bound."""
     failed = 0
-    for kind, hold in CASES:
+    for kind, hold, traffic in CASES:
+        load = size.Load(backlog=20_000, traffic=traffic, slot_size=1 << 20)
         databases = [f"{kind}_{hold}", f"{kind}_{hold}_fresh"]
         for database in databases:
             server.psql(f"create database {database}")
@@ -59,7 +61,7 @@ def run_sizes(server: Server, directory: Path) -> int:
         place = directory / databases[0]
         place.mkdir()
         recorder = Recorder(place, "size")
-        size.run(recorder, *environments, kind=kind, hold=hold, load=LOAD)
+        size.run(recorder, *environments, kind=kind, hold=hold, load=load)
         recorder.close()
         print(f"\nbacklog {kind}, held by {hold}", flush=True)
         failed += judge(place) != 0

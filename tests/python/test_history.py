@@ -554,7 +554,7 @@ def measured(
 def test_tables_stay_bounded_while_a_session_holds_the_horizon(
     server: Server, dsn: dict[str, Any], tmp_path: Path
 ) -> None:
-    # With a dense backlog they do not yet: `make history` tells how much they grow.
+    # `make history` has backlogs and other sizes, for minutes.
     load = size.Load(backlog=2000, traffic=8000, fails=5, slot_size=1 << 17)
     found = measured(server, tmp_path, dsn, "none", load)
     assert found.facts
