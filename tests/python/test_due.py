@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from .sessions import Connection, dequeue, no_ticks, stop_clock
+from .sessions import Connection, dequeue, maintain, no_ticks, stop_clock
 
 pytestmark = pytest.mark.server
 
@@ -76,3 +76,25 @@ async def test_a_slow_tick_that_others_find_at_work_is_not_followed_at_once(
     await dequeue(b)
     assert await until_next(b) == 500
     await tick.commit()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select pgq_enqueue('1', run_at => pgq._now() + '300 ms')",
+        "select pgq_dequeue(timeout => '299 ms')",
+    ],
+)
+async def test_a_tick_does_not_put_off_what_an_open_transaction_expects(
+    a: Connection, b: Connection, call: str
+) -> None:
+    now = await clock(b)
+    await b.execute("select pgq_enqueue('2')")
+    other = a.transaction()
+    await other.start()
+    await a.execute(call)
+    assert await until_next(b) == 300
+    await stop_clock(b, now + 100 * MS)
+    await maintain(b)
+    assert await until_next(b) == 200
+    await other.commit()

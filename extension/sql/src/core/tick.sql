@@ -75,7 +75,10 @@ begin
             v_next := greatest(v_due, p_now + interval '20 ms');
         end if;
     end loop;
-    perform setval('pgq.next_tick', pgq._ms(v_next));
+    -- Or sooner, if a transaction that is not seen yet expects it.
+    perform setval('pgq.next_tick', least(pgq._ms(v_next), case when e.ms > pgq._ms(p_now)
+                                          then greatest(e.ms, pgq._ms(p_now) + 20) end))
+       from pg_sequence_last_value('pgq.next_tick') e (ms);
 end
 $$;
 comment on function pgq._tick_slots(timestamptz) is
