@@ -254,6 +254,41 @@ async def test_claims_stay_flat_while_a_backlog_is_cleaned_under_a_held_horizon(
         await holder.execute("rollback")
 
 
+async def test_ticks_pass_by_jobs_that_ended_without_a_claim_under_a_held_horizon(
+    dsn: Dsn, a: Connection
+) -> None:
+    spans = "select pgq._spans(0::smallint, pgq._now())"
+    positions = "select count(*) from pgq.floor_0"
+    async with sessions(dsn, 1) as (holder,):
+        await enqueue(a, 1)
+        await maintain(a)
+        await a.execute("select pgq_purge('default')")
+        await maintain(a, 3)  # to a mark at which the positions stand still
+        await holder.execute("begin isolation level repeatable read")
+        xid = int(await holder.fetchval("select pg_current_xact_id()::text"))
+        # As if two seconds had passed: floors do not wait for it any more.
+        await a.execute(
+            "select setval(s, $1 + 1) from unnest('{pgq.xid_old,pgq.xid_recent}'::regclass[]) s",
+            xid,
+        )
+        for _ in range(20):
+            await enqueue(a, 200)
+            await maintain(a)
+            await a.execute("select pgq_purge('default')")
+        async with a.transaction():
+            before = await entries_read(a)
+            await a.execute(spans)
+            assert await entries_read(a) - before <= 400
+        # A job that stays has no tick write a position for it, whatever comes elsewhere.
+        await enqueue(a, 1)
+        await maintain(a, 3)
+        rows = await a.fetchval(positions)
+        await a.execute("select nextval('pgq.number')")
+        await maintain(a, 3)
+        assert await a.fetchval(positions) == rows
+        await holder.execute("rollback")
+
+
 async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(
     dsn: Dsn, a: Connection
 ) -> None:

@@ -104,7 +104,9 @@ begin
                            then null else s.xid end as xid
            ) n
      where s.xid is null
-        or (n.floor, n.base, s.swept_next) is distinct from (s.floor, s.base, s.swept);
+        or (n.floor, n.base, s.swept_next) is distinct from (s.floor, s.base, s.swept)
+        -- Else positions stand still at a mark below jobs that nobody claims.
+        or (s.live > s.mark and n.mark > s.mark);
 exception
     -- The block is for its subtransaction, as in pgq._raise_0.
     when lock_not_available then
