@@ -281,6 +281,8 @@ LEFT = """
            + (select count(*) from pgq.lane where queue = 'q')
            + (select count(*) from pgq.dropped)
 """
+# In seconds. No setting ends what waits at a commit for a lock and goes on without it.
+SOON = 10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -369,6 +371,55 @@ async def test_a_tick_forgets_twenty_dropped_queues_at_most(b: Connection) -> No
     for left in (10, 0):
         await maintain(b)
         assert await b.fetchval("select count(*) from pgq.dropped") == left
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_heartbeat({id}, {token})",
+        "pgq_complete({id}, {token})",
+        "pgq_fail({id}, {token}, retryable => false)",
+        "pgq_cancel({id}, true)",
+        "pgq_claim({ready})",
+    ],
+)
+async def test_a_dropped_queue_is_not_forgotten_while_somebody_has_a_job_of_it_locked(
+    a: Connection, b: Connection, call: str, end: str
+) -> None:
+    await b.execute("select pgq_create_queue('q', max_active => 9)")
+    ready = await b.fetchval("select max(i) from pgq_enqueue_many('{1,2}', 'q') i")
+    (job,) = await b.fetch("select id, token from pgq_dequeue(1, '1 h', 'q')")
+    await a.execute("begin")
+    await a.execute(f"select {call.format(ready=ready, **job)}")
+    await b.execute("select pgq_drop_queue('q', true)")
+    await within(maintain(b, 2), SOON)
+    await a.execute(end)
+    await maintain(b, 3)
+    assert await b.fetchval("select count(*) from pgq.job") == 0
+    assert await b.fetchval(LEFT) == 0
+    assert await b.fetchval("select count(*) from pgq.archive where state = 'dead'") == 0
+
+
+async def test_a_tick_does_not_wait_for_who_has_a_dead_job_of_a_dropped_queue_locked(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("select pgq_create_queue('q')")
+    await b.execute("select pgq_enqueue('1', 'q')")
+    (job,) = await b.fetch("select id, token from pgq_dequeue(1, '1 h', 'q')")
+    await a.execute("begin; select pgq_enqueue('0')")
+    assert await a.fetchval("select pgq_fail($1, $2, retryable => false)", *job) == "dead"
+    await b.execute("select pgq_drop_queue('q', true)")
+    await maintain(b)
+    await a.execute("commit")
+    await c.execute("begin")
+    await c.execute("select pgq_enqueue('2', after_on_dead => 'wait', after => array[$1::bigint])", job["id"])
+    await within(maintain(b, 2), SOON)
+    assert await b.fetchval("select count(*) from pgq.dropped") == 1
+    await c.execute("commit")
+    await maintain(b, 2)
+    assert await b.fetchval(LEFT) == 0
+    assert await b.fetchval("select count(*) from pgq.archive where queue = 'q'") == 0
 
 
 @pytest.mark.parametrize("settings", ["", ", run_at => now() + '1 hour'", ", group_keys => '{g}'"])

@@ -129,6 +129,7 @@ that when the server starts again.';
 create function pgq._forget_dropped()
 returns void
 language plpgsql
+set lock_timeout = '1ms'
 as $$
 declare
     -- Whoever commits the drop itself does not know yet who will have seen the lanes.
@@ -150,18 +151,26 @@ begin
          where d.queue_id = any (v_ids) and not d.holders && v_holders
          order by random() limit 20
     loop
-        continue when pgq._empty_dropped(v_dropped, 1000) > 0;
-        -- Jobs that died in transactions that were open then. A new queue may have the name.
-        delete from pgq.archive a
-         where v_dropped.is_forced and a.queue = v_dropped.name and a.state = 'dead'
-           and a.id <= coalesce(
-                   (select q.first_job from pgq.queue q where q.name = v_dropped.name), a.id
-               );
-        delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
-        delete from pgq.lane_gate g where g.queue_id = v_dropped.queue_id;
-        delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
-        delete from pgq.start s where s.queue_id = v_dropped.queue_id;
-        delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
+        begin
+            -- Who keeps a job locked may bring it back, or have it die.
+            continue when pgq._empty_dropped(v_dropped, 1000) > 0 or exists (
+                select from pgq.job j where pgq._is_of(j.lane, v_dropped.queue_id)
+            );
+            -- Jobs that died in transactions that were open then. A new queue may have the name.
+            delete from pgq.archive a
+             where v_dropped.is_forced and a.queue = v_dropped.name and a.state = 'dead'
+               and a.id <= coalesce(
+                       (select q.first_job from pgq.queue q where q.name = v_dropped.name), a.id
+                   );
+            delete from pgq.lane l where l.queue_id = v_dropped.queue_id;
+            delete from pgq.lane_gate g where g.queue_id = v_dropped.queue_id;
+            delete from pgq.permit p where p.queue_id = v_dropped.queue_id;
+            delete from pgq.start s where s.queue_id = v_dropped.queue_id;
+            delete from pgq.dropped d where d.queue_id = v_dropped.queue_id;
+        exception
+            when lock_not_available then
+                null;  -- somebody adds a job that waits for a dead one, for example
+        end;
     end loop;
 end
 $$;
@@ -169,7 +178,7 @@ comment on function pgq._forget_dropped() is
 'Removes what is left of dropped queues; for ticks.
 
 Of 20 queues whose lanes no open transaction has read, a thousand jobs per queue, and at last the
-lanes.';
+lanes. A queue of which somebody has a row locked is left to the next tick.';
 
 create function @extschema@.pgq_drop_queue(
     name text,
