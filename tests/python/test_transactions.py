@@ -23,6 +23,7 @@ from .sessions import (
     enqueue,
     files,
     maintain,
+    no_ticks,
     ring,
     sessions,
     settle_all,
@@ -282,6 +283,37 @@ async def test_a_job_that_a_forced_drop_could_not_lock_is_neither_moved_nor_clai
     with pytest.raises(asyncpg.NoDataFoundError, match=f"no live job {job_id}"):
         await b.fetch("select * from pgq_claim($1)", job_id)
     assert await b.fetchval("select pgq_move($1, 'default')", job_id) is False
+
+
+@pytest.mark.parametrize("held", ["p", "q"])
+@pytest.mark.parametrize("late", ["leases", "starts", "leases, in a call"])
+async def test_many_jobs_that_stay_locked_do_not_stand_before_those_of_another_queue(
+    a: Connection, b: Connection, late: str, held: str
+) -> None:
+    now = await b.fetchval("select clock_timestamp()")
+    await no_ticks(b, now)
+    for queue in "pq":
+        await b.execute("select pgq_create_queue($1)", queue)
+        await b.execute(
+            "select pgq_enqueue_many(array_fill(jsonb '1', '{999}'), $1, expires_at => $2)",
+            queue,
+            now + timedelta(seconds=1) if late == "starts" else None,
+        )
+        if late != "starts":
+            await b.execute("select pgq_dequeue(1000, '1 s', $1)", queue)
+    await a.execute("begin")
+    await a.execute(f"select pgq_dequeue(1000, '1 h', '{held}')")
+    await a.execute(f"""
+        select pgq_complete(j.id, j.token)
+          from pgq.job j join pgq.lane l on l.id = j.lane where l.queue = '{held}'
+    """)
+    await stop_clock(b, now + timedelta(seconds=2))
+    if late == "leases, in a call":
+        assert len(await b.fetch("select pgq_reclaim()")) == 999
+        return
+    await maintain(b, 20)
+    done = "select count(*) from pgq_jobs where queue <> $1 and state = $2"
+    assert await b.fetchval(done, held, "dead" if late == "starts" else "ready") == 999
 
 
 async def test_enqueue_complete_fail_and_pop_are_undone_by_rollback(

@@ -127,11 +127,12 @@ language plpgsql
 as $$
 declare
     v_spans constant pgq.span[] := array(select s from pgq._spans(p_slot, p_now) s);
+    -- At random: what others have locked, or is skipped, must not stand before the rest for ever.
     v_expired constant bigint[] := array(
-        select e from unnest(v_spans) s, unnest(s.expired) e limit 1000
+        select e from unnest(v_spans) s, unnest(s.expired) e order by random() limit 1000
     );
     v_overdue constant bigint[] := array(
-        select o from unnest(v_spans) s, unnest(s.overdue) o limit 1000
+        select o from unnest(v_spans) s, unnest(s.overdue) o order by random() limit 1000
     );
 begin
     perform pgq._reclaim(p_slot, v_expired, p_now), pgq._bury(p_slot, v_overdue, p_now),

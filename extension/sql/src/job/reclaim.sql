@@ -38,7 +38,7 @@ begin
             ' where j.lane = l.id and j.lease_expires_at <= pgq._now()'
             ' and j.pos > coalesce((select f.base from pgq.floor_%1$s f'
             ' where f.lane = l.id order by f.n desc limit 1), 0)'
-            ' order by j.pos limit $2) e'
+            ' order by j.pos limit $2 for update skip locked) e'
             ' limit $2)', v_slot
         ) into v_ids using v_mine, v_left;
         return query select unnest(pgq._reclaim(v_slot, v_ids, pgq._now()));
