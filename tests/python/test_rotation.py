@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -517,6 +517,39 @@ async def test_a_claim_locks_no_slot_beyond_those_its_batch_comes_from(
             )
             assert {row[0] for row in rows} == held
     assert third not in held
+
+
+@pytest.mark.parametrize(
+    ("call", "slots"),
+    [
+        ("pgq_claim(3)", {0, 4}),
+        ("pgq_claim(4)", {0, 4, 5}),
+        ("pgq_reclaim()", {0}),
+        ("pgq_purge('default', '{dead}')", set[int]()),
+    ],
+)
+async def test_a_call_locks_no_slot_in_which_it_has_nothing_to_do(
+    a: Connection, b: Connection, call: str, slots: set[int]
+) -> None:
+    now: datetime = await b.fetchval("select clock_timestamp()")
+    await no_ticks(b, now)
+    await enqueue(b, 2)
+    assert await dequeue(b, lease="1 s")
+    for group in (None, "g"):
+        await b.execute(
+            "select pgq_enqueue('1', run_at => $1, group_key => $2)",
+            now + timedelta(seconds=1),
+            group,
+        )
+    await stop_clock(b, now + timedelta(seconds=2))
+    async with a.transaction():
+        assert await a.fetch(f"select * from {call}")
+        rows = await b.fetch(
+            "select distinct substring(relation::regclass::text from '^pgq.job_(.)')::int"
+            " from pg_locks where pid = $1 and relation::regclass::text ~ '^pgq.job_[0-5]$'",
+            a.get_server_pid(),
+        )
+        assert {row[0] for row in rows} == slots
 
 
 async def test_the_ring_keeps_turning_while_a_claim_from_a_backlog_is_left_open(

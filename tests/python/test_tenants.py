@@ -413,7 +413,9 @@ async def test_a_tick_does_not_wait_for_who_has_a_dead_job_of_a_dropped_queue_lo
     await maintain(b)
     await a.execute("commit")
     await c.execute("begin")
-    await c.execute("select pgq_enqueue('2', after_on_dead => 'wait', after => array[$1::bigint])", job["id"])
+    await c.execute(
+        "select pgq_enqueue('2', after_on_dead => 'wait', after => array[$1::bigint])", job["id"]
+    )
     await within(maintain(b, 2), SOON)
     assert await b.fetchval("select count(*) from pgq.dropped") == 1
     await c.execute("commit")

@@ -70,10 +70,11 @@ returns boolean
 language plpgsql
 as $$
 begin
-    perform from pgq.job j
-      where j.slot in (4, 5) and j.id = p_id and p_group_id is not null
-        for update skip locked;
-    return found or p_group_id is null;
+    if p_group_id is null then
+        return true;
+    end if;
+    perform from pgq.job j where j.slot in (4, 5) and j.id = p_id for update skip locked;
+    return found;
 end
 $$;
 comment on function pgq._try_line(bigint, bigint) is

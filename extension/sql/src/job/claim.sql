@@ -129,8 +129,11 @@ begin
         perform pgq._free_one(v_job);
     elsif v_job.pos is null then
         v_job := pgq._lock(v_job.slot, id, true);
-        perform pgq._promote_jobs(v_job.slot, array[id], pgq._head())
-          where v_job.run_at <= pgq._now();
+        -- Not pgq._promote_jobs: its plan is over all slots.
+        perform pgq._put(pgq._remove(v_job.slot, id))
+          where v_job.run_at <= pgq._now() and v_job.place is null;
+        perform pgq._promote_head(v_job)
+          where v_job.run_at <= pgq._now() and v_job.place is not null;
     end if;
     v_job := pgq._find(id);
     if v_job.pos is null then

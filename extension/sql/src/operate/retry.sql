@@ -196,7 +196,9 @@ begin
                              'cancelled.';
         end if;
     end loop;
-    v_live := pgq._end_live(v_queue_id, states, max, false);
+    -- Of those alone that are over: locks no slot.
+    v_live := case when states && '{ready,scheduled,waiting}'
+                   then pgq._end_live(v_queue_id, states, max, false) else bigint '0' end;
     with doomed as (
         select a.bucket, a.id
           from pgq.archive a, pgq.queue q
