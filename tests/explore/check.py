@@ -346,8 +346,9 @@ def _prepare(world: World, who: str, answer: Answer) -> Iterator[World]:
     mine = world.open.get(who)
     if mine is None or mine.failed:
         yield world.with_open(who, None)
-    elif answer == Failure("40001") and _may_be_too_late(world, mine):
-        yield world.with_open(who, None)
+    elif isinstance(answer, Failure):
+        if answer.sqlstate == "40001" and _may_be_too_late(world, mine):
+            yield world.with_open(who, None)
     elif answer == "PREPARE TRANSACTION":
         yield world.with_open(who, None).with_open(f"{who}'", mine)
 
