@@ -130,16 +130,14 @@ end;
 comment on function pgq._read_committed() is
 'Whether every statement sees what has committed before it.';
 
-create function pgq._is_preparing(
-    p_query text default
-        case when current_setting('max_prepared_transactions') <> '0' then current_query() end
+create function pgq._is_preparing(p_query text default
+    case when current_setting('max_prepared_transactions') <> '0' then current_query() end
 )
 returns boolean
 language plpgsql
 as $$
 begin
-    -- A commit by a Sync message has no current query. Strings are looked into, too: to know them
-    -- one had to know all that ends or hides a quote, as the server does.
+    -- A commit by a Sync message has no current query. Strings are looked into, too.
     return coalesce(p_query, '')
         ~* E'[[:<:]]prepare([[:space:]]|--[^\n\r]*[\n\r]|/[*].*[*]/)+transaction[[:>:]]';
 end
@@ -147,8 +145,7 @@ $$;
 comment on function pgq._is_preparing(text) is
 'Says whether the transaction may be prepared, for deferred triggers.
 
-A prepared transaction keeps its locks. The text that the client has sent has these words
-anywhere.';
+A prepared transaction keeps its locks. The client''s text has these words anywhere.';
 
 create function pgq._check_not_null(p_name text, p_is_null boolean)
 returns void

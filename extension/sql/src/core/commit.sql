@@ -10,12 +10,10 @@
  *         transaction                              times at most; else errands and a tick
  *
  * So the last events fire behind the deferred triggers of everybody else. A trigger that queues
- * itself again, or a cursor WITH HOLD, would still run behind a tick and keep its locks: that is
- * why rows written outside of pgq are counted.
+ * itself again, or a cursor WITH HOLD, would run behind a tick and keep its locks: hence the count.
  *
- * Where locks would outlive the event nothing is done: at PREPARE TRANSACTION, and after SET
- * CONSTRAINTS ... IMMEDIATE, when the last event fires inside the first (trigger depth 2). Notes
- * become hints then.
+ * Where locks would outlive the event notes become hints, and no tick runs: at PREPARE TRANSACTION,
+ * and after SET CONSTRAINTS ... IMMEDIATE, when the last event fires inside the first (depth 2).
  */
 
 create function pgq._may_decide()

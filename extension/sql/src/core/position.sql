@@ -23,7 +23,8 @@
  * floor, so a rollback finds it above the floor.
  *
  * A claim may append a row while a tick lowers the floor; the next tick that looks at that job
- * lowers it again. No job may come to stand below a base: see ring.filling. A base that is too low is sound.
+ * lowers it again. No job may come to stand below a base: see ring.filling. One that is too low is
+ * sound.
  */
 
 create function pgq._full_xid(p_xid xid, p_near bigint)

@@ -124,8 +124,8 @@ alter table pgq.job_{slot} replica identity using index job_{slot}_id_idx;
 
 /*
  * Where claims and ticks may begin in a slot. Per lane: jobs up to "floor" are finished or leased,
- * jobs up to "base" are finished. A parked slot has one position, of lane 0, counted in due. The row with the
- * highest n counts. See core/position.sql.
+ * jobs up to "base" are finished. A parked slot has one position, of lane 0, counted in due. The
+ * row with the highest n counts. See core/position.sql.
  */
 create sequence pgq.floor_n;
 create table pgq.floor (
