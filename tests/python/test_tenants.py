@@ -424,6 +424,25 @@ async def test_a_tick_does_not_wait_for_who_has_a_dead_job_of_a_dropped_queue_lo
     assert await b.fetchval("select count(*) from pgq.archive where queue = 'q'") == 0
 
 
+async def test_a_tick_does_not_wait_for_who_has_a_row_in_a_line_of_a_dropped_queue_locked(
+    a: Connection, b: Connection, c: Connection
+) -> None:
+    await b.execute("select pgq_create_queue('q')")
+    job_id = await b.fetchval("select pgq_enqueue('1', 'q', group_key => 'g')")
+    await b.execute("select pgq_enqueue('2', after => array[$1::bigint])", job_id)
+    await a.execute("begin; select pgq_heartbeat(id, token) from pgq_dequeue(1, '1 h', 'q')")
+    # As a pgq_cancel_all may, that has waited for the tick which made the copy.
+    await c.execute("begin; select from pgq.job where slot in (4, 5) for update")
+    await b.execute("select pgq_drop_queue('q', true)")
+    await maintain(b)
+    await a.execute("rollback")
+    await within(maintain(b, 2), SOON)
+    assert await b.fetchval("select count(*) from pgq.dropped") == 1
+    await c.execute("rollback")
+    await maintain(b, 2)
+    assert await b.fetchval(LEFT) == 0
+
+
 @pytest.mark.parametrize("settings", ["", ", run_at => now() + '1 hour'", ", group_keys => '{g}'"])
 async def test_a_drop_fails_at_its_commit_if_jobs_have_come_since(
     a: Connection, b: Connection, settings: str
