@@ -48,6 +48,7 @@ class Queue:
     dropped: str = ""
     paused: bool = False
     max_active: int = 0
+    is_loose: bool = False  # some active jobs do not count
     keeps: bool = True
 
 

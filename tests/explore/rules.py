@@ -219,7 +219,7 @@ def _new(view: View, call: Call) -> Job:
     if group:
         state = "waiting"
     elif state_after(states, runs) != "ready":
-        state = state_after(states, runs)
+        state = "waiting"  # the commit, or a tick, makes it dead
     return Job(
         name="",
         id=0,
@@ -268,6 +268,8 @@ def _room(view: View, *, at_least: bool = True) -> int:
         # A job that was popped counts until that transaction ends.
         busy = {j.name for j in view.world.base.jobs.values() if j.state == "active"}
         return max(min(limits) - len(busy.union(view.mine.jobs, *others)), 0)
+    if view.queue.is_loose:
+        return 1_000_000
     # A transaction that ends a job may give its place to another one.
     more = (
         _active(view, jobs) - _active(view, {n: view.jobs[n] for n in jobs if n in view.jobs})
@@ -607,7 +609,6 @@ def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     late = [job for job in live if job not in told and view.over(job) and job.told]
     fixed = [job for job in live if job not in [*told, *late] and view.sure(job)]
     doubtful = [job for job in live if job not in [*told, *late, *fixed]] + expired + late
-    doubtful += _doomed(view)
     for some in _subsets(doubtful, int(answer) - len(fixed)):
         ended = [end(job, "cancelled", view.queue) for job in (*fixed, *some)]
         left = [replace(job, told=True) for job in told if job not in some]
@@ -616,12 +617,6 @@ def cancel_all(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
         if new:
             left = [job for job in left if job.name in view.seen]
             yield view.changed(*left, *ended, freed=before)
-
-
-def _doomed(view: View) -> list[Job]:
-    """Return jobs that the transaction has added, and that are dead when it commits."""
-    added = [job for name, job in view.mine.jobs.items() if name not in view.world.base.jobs]
-    return [job for job in added if job.state == "dead" and job.after]
 
 
 def _subsets(jobs: list[Job], size: int) -> Iterator[tuple[Job, ...]]:
@@ -639,7 +634,6 @@ def purge(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     fixed = [job for job in free if job.state in states and view.sure(job)]
     doubtful = [job for job in free if job.state in states and not view.sure(job)]
     doubtful += [job for job in free if view.over(job) and "ready" in states]
-    doubtful += _doomed(view) if "waiting" in states else []
     for some in _subsets(doubtful, int(answer) - len(fixed)):
         yield view.changed(*(end(job, GONE, view.queue) for job in (*fixed, *some)))
 
@@ -684,7 +678,10 @@ def resume(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
 
 def configure(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
     """Change max_active."""
-    yield from _set(view, answer, max_active=call.number("max_active", 1))
+    # A first limit does not count what an open transaction has claimed.
+    is_first = not view.queue.max_active and view.world.open.keys() - {view.who}
+    is_loose = view.queue.is_loose or bool(is_first)
+    yield from _set(view, answer, max_active=call.number("max_active", 1), is_loose=is_loose)
 
 
 def drop(view: View, call: Call, answer: Answer) -> Iterator[Transaction]:
