@@ -287,6 +287,16 @@ async def test_ticks_pass_by_jobs_that_ended_without_a_claim_under_a_held_horizo
         await maintain(a, 3)
         assert await a.fetchval(positions) == rows
         await holder.execute("rollback")
+        # Nor while somebody who may have drawn a lower number is still at work.
+        await holder.execute("begin; select pgq_enqueue('1')")
+        for _ in range(2):
+            await a.execute("select pgq_purge('default')")
+            await enqueue(a, 1)
+            await maintain(a, 3)
+        rows = await a.fetchval(positions)
+        await maintain(a, 3)
+        assert await a.fetchval(positions) == rows
+        await holder.execute("rollback")
 
 
 async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(

@@ -350,6 +350,19 @@ async def test_lanes_of_a_dropped_queue_stay_while_somebody_may_know_them(
     assert await b.fetchval("select count(*) from pgq.lane_gate") == 0
 
 
+async def test_who_came_after_a_drop_keeps_no_queue(a: Connection, b: Connection, dsn: Dsn) -> None:
+    await b.execute("select pgq_create_queue('q')")
+    await a.execute("begin; select pgq_enqueue('1')")
+    await b.execute("select pgq_drop_queue('q')")
+    await maintain(b)
+    async with sessions(dsn, 1) as (later,):
+        await later.execute("begin; select pgq_enqueue('1')")
+        await a.execute("commit")
+        await maintain(b, 2)
+        assert await b.fetchval(LEFT) == 0
+        await later.execute("rollback")
+
+
 async def test_a_tick_leaves_dropped_queues_alone_while_somebody_may_know_their_lanes(
     a: Connection, b: Connection
 ) -> None:

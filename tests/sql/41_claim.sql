@@ -2,8 +2,9 @@
  * pgq_claim, one given job, and pgq_pop, jobs removed in the caller's transaction.
  */
 begin;
-select plan(46);
+select plan(48);
 \ir support/clock.psql
+\ir support/commit.psql
 
 create function pg_temp.claim(p_id bigint, p_rest text default '') returns text
 language sql as $$ select format('select pgq_claim(%s%s)', coalesce(p_id::text, 'null'), p_rest) $$;
@@ -49,6 +50,18 @@ select is(
 select throws_ok(pg_temp.claim(:scheduled), '55000', null, 'a scheduled job is refused');
 select pg_temp.wait('1 hour') \g /dev/null
 select is((select (pgq_claim(:scheduled)).id), :scheduled::bigint, 'but not when it is due');
+
+-- The same for the head of a group, whose row stays in the line.
+select pgq_enqueue('"head"', group_key => 'g') as head, pgq_enqueue('"next"', group_key => 'g') \gset
+select pg_temp.commit(), pg_temp.tick() \g /dev/null
+select pgq_release(c.id, c.token, '1 minute') from pgq_claim(:head) c \g /dev/null
+select pg_temp.pass('2 minutes') \g /dev/null
+select c.id, c.token from pgq_claim(:head) c \gset
+select is(:id::bigint, :head::bigint, 'a head that is due is claimed, too');
+select pgq_complete(:id, :token) \g /dev/null
+select is(
+    (select count(*) from pgq.job j where j.id = :head), 0::bigint,
+    'and leaves its line when it completes');
 
 select pgq_create_queue('off'), pgq_create_queue('once', max_attempts => 1) \g /dev/null
 select pg_temp.add('paused', 'off') as paused, pg_temp.add('exhausted', 'once') as exhausted \gset

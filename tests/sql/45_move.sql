@@ -2,8 +2,9 @@
  * Another queue, priority or time for a job that is not active.
  */
 begin;
-select plan(54);
+select plan(55);
 \ir support/clock.psql
+\ir support/commit.psql
 select pgq_create_queue('other', max_attempts => 3, max_ready => 3, max_payload => 100) \g /dev/null
 
 create function pg_temp.job(p_label text) returns pgq_jobs language sql as $$
@@ -120,6 +121,11 @@ select is(pgq_enqueue('2', 'other', dedupe_key => 'm'), :m::bigint, 'too');
 -- What is refused.
 select pgq_enqueue('"g"', group_key => 'g') as g, pgq_enqueue('"h"', group_key => 'g') as h,
        pgq_enqueue(to_jsonb(repeat('x', 200))) as long \gset
+savepoint claimed;
+select pg_temp.commit(), pg_temp.tick() \g /dev/null
+select pgq_claim(:g) \g /dev/null
+select is(pgq_move(:g, priority => 1), false, 'an active job of a group is an active job');
+rollback to claimed;
 select throws_ok(format('select pgq_move(%s, priority => 1)', j), '0A000', null, 'a job of a group')
   from unnest(array[:g, :h]) j;
 select throws_ok(format('select pgq_move(%s, ''other'')', :long), '54000', null, 'a long payload');

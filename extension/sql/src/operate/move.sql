@@ -98,7 +98,7 @@ begin
                from pgq._live_keys(v_at.queue_id, v_key) l;
         end if;
         v_job := pgq._find_and_lock(id, false);
-        exit when v_job.id is null or v_job.token is not null or v_job.lane = v_lane;
+        exit when v_job.id is null or v_job.lane = v_lane;
     end loop;
     if v_job.id is null or v_job.token is not null then
         return false;
