@@ -24,8 +24,8 @@
  * All tables have a replica identity, so that a publication for all tables does not stop the queue.
  *
  * Lock order of what waits: dedupe buckets by id, then jobs by slot and id; at the commit group
- * buckets by id. pgq._end_live (drop, pgq_cancel_all) waits for the gate last. Who holds the
- * gate or a group bucket waits for no job.
+ * buckets by id. pgq._end_live (pgq_cancel_all, pgq_purge) waits for the gate, too, and gives it
+ * back at once. Who holds the gate or a group bucket waits for no job.
  */
 
 create sequence pgq.number;
