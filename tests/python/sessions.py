@@ -135,7 +135,7 @@ async def age_ring(connection: Connection) -> None:
 async def raise_floors(connection: Connection) -> None:
     """Raise all claim positions as far as they may go; claims do it now and then, by chance."""
     await connection.execute(
-        "select pgq._raise(s::smallint, l.id) from generate_series(0, 3) s, pgq.lane l"
+        "select pgq._raise_floor(s::smallint, l.id) from generate_series(0, 3) s, pgq.lane l"
     )
 
 

@@ -328,8 +328,8 @@ async def test_what_comes_back_during_a_claim_does_not_follow_what_it_has_taken(
     held = await dequeue(b, 20)
     # The claim stops here, between its first slot and the second: of so many it raises the floor.
     await a.execute("""
-        alter function pgq._raise(smallint, bigint) rename to _raise_more;
-        create function pgq._raise(p_slot smallint, p_lane bigint) returns void
+        alter function pgq._raise_floor(smallint, bigint) rename to _raise_more;
+        create function pgq._raise_floor(p_slot smallint, p_lane bigint) returns void
         language plpgsql set search_path = pg_catalog, pg_temp as $$
         begin
             perform pg_advisory_lock(7), pg_advisory_unlock(7);

@@ -32,7 +32,7 @@ select is((select count(*) from pgq.schedule s where s.name = 'x'), 0::bigint, '
 select pg_temp.add('1', 'small'), pg_temp.add('2', 'small') \g /dev/null
 select throws_ok($$ select pg_temp.add('3', 'small') $$, '53400', null, 'the queue is full');
 insert into pgq.floor (slot, n, lane, floor, base, mark)
-select pgq._head(), nextval('pgq.floor_n'), l.id, currval('pgq.number'), 0, currval('pgq.number')
+select pgq._head_slot(), nextval('pgq.floor_n'), l.id, currval('pgq.number'), 0, currval('pgq.number')
   from pgq.lane l where l.queue = 'small';
 select lives_ok(
     $$ select pg_temp.add('3', 'small') $$, 'what lies below the floor of its lane does not count');

@@ -21,7 +21,7 @@ create function pg_temp.others() returns text[] language sql as $$
         select distinct c.relname::text
           from pg_locks l join pg_class c on c.oid = l.relation
          where l.pid = pg_backend_pid() and c.relnamespace = 'pgq'::regnamespace
-           and c.relname ~ '^job_[0-3]$' and c.relname <> 'job_' || pgq._head()
+           and c.relname ~ '^job_[0-3]$' and c.relname <> 'job_' || pgq._head_slot()
     )
 $$;
 
@@ -39,7 +39,7 @@ $$;
 
 select pgq_enqueue('1'), pg_temp.fail() \g /dev/null
 select is(
-    pg_temp.parked(), array['job_' || pgq._parked()],
+    pg_temp.parked(), array['job_' || pgq._parked_slot()],
     'a job that is tried again locks one parked slot, if it has no group');
 select pgq_create_queue('grouped', group_on_dead => 'block') \g /dev/null
 select is(pg_temp.others(), '{}', 'at the beginning no other slot is locked');

@@ -22,9 +22,9 @@ $$;
 -- What the commit is to decide, and what is left to the next tick.
 create function pg_temp.noted() returns text[] language sql as $$
     select array(select format('%s %s', n.kind, k) from pgq.note n, unnest(n.keys) k
-                  where n.kind <> 'l'
+                  where n.kind <> 'd'
                   union all
-                 select 'empty' from pgq.note n where n.kind <> 'l' and n.keys = '{}'
+                 select 'empty' from pgq.note n where n.kind <> 'd' and n.keys = '{}'
                   union all
                  select format('hint %s %s', h.kind, h.key) from pgq.hint h where h.kind <> 'l'
                   order by 1)

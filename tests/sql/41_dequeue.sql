@@ -181,7 +181,7 @@ select pg_temp.add('back', 'back', 1), pg_temp.add('one', 'back', 1) \g /dev/nul
 select pg_temp.take(2, 'back') \g /dev/null
 select pgq_release(j.id, j.token) from pgq.job j where j.payload = '"one"' \g /dev/null
 select pg_temp.add('two', 'back'), pg_temp.add('three', 'back') \g /dev/null
-create or replace function pgq._raise(p_slot smallint, p_lane bigint)
+create or replace function pgq._raise_floor(p_slot smallint, p_lane bigint)
 returns void language plpgsql as $$
 begin
     perform public.pgq_release(j.id, j.token) from pgq.job j where j.payload = '"back"' and j.token is not null;

@@ -96,12 +96,12 @@ select pgq_complete(array_agg(j.id), array_agg(j.token))
   from pgq.job j where j.lane = pg_temp.lane('done') \g /dev/null
 select pg_temp.know('claims'), pg_temp.know('swept'), pg_temp.know('done', 0, 1000000000000),
        pg_temp.add('far', 'parked', p_delay => '1 day') \g /dev/null
-select pgq._raise(0::smallint, pg_temp.lane('claims')) \g /dev/null
+select pgq._raise_floor(0::smallint, pg_temp.lane('claims')) \g /dev/null
 select cmp_ok(
     pg_temp.reads($$ select pg_temp.take(1, 'claims') $$), '<', 100::bigint,
     'a claim raises a position past leases');
 select pg_temp.add('last', 'claims'), pg_temp.know('claims'),
-       pgq._raise(0::smallint, pg_temp.lane('claims')) \g /dev/null
+       pgq._raise_floor(0::smallint, pg_temp.lane('claims')) \g /dev/null
 select is(pg_temp.take(1, 'claims', '1 hour'), '{last}', 'but not past a job that is ready');
 select pg_temp.sweep() \g /dev/null
 select cmp_ok(
@@ -110,7 +110,7 @@ select cmp_ok(
   from unnest('{swept,done,free}'::text[]) q;
 select pg_temp.know('claims', pg_sequence_last_value('pgq.number')) \g /dev/null
 select cmp_ok(
-    pg_temp.reads(format('select pgq._raise(0::smallint, %s)', pg_temp.lane('claims'))), '<',
+    pg_temp.reads(format('select pgq._raise_floor(0::smallint, %s)', pg_temp.lane('claims'))), '<',
     100::bigint, 'it does not read again what is below the last one');
 create temp table span as select s from pgq._spans(0::smallint, pgq._now()) s;
 select cmp_ok(

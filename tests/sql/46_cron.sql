@@ -10,7 +10,7 @@ create function pg_temp.next(
 ) returns text language plpgsql as $$
 begin
     return to_char(
-        pgq._next_tick_of(p_cron, p_timezone, p_after::timestamptz) at time zone 'UTC',
+        pgq._next_time_of(p_cron, p_timezone, p_after::timestamptz) at time zone 'UTC',
         'YYYY-MM-DD HH24:MI:SS'
     );
 end
@@ -24,7 +24,7 @@ declare
     v_row text[];
 begin
     for v_try in 1..p_number loop
-        v_at := pgq._next_tick_of(p_cron, p_timezone, v_at);
+        v_at := pgq._next_time_of(p_cron, p_timezone, v_at);
         v_row := v_row || to_char(v_at at time zone 'UTC', 'MM-DD HH24:MI');
     end loop;
     return v_row;
@@ -35,7 +35,7 @@ returns text language plpgsql as $$
 declare
     v_detail text;
 begin
-    perform pgq._next_tick_of(p_cron, p_timezone, '2040-01-01');
+    perform pgq._next_time_of(p_cron, p_timezone, '2040-01-01');
     return 'none';
 exception
     when invalid_parameter_value then
@@ -141,11 +141,11 @@ select is(
 select is(pg_temp.refusal('61 24 32 13 8'), 'minute', 'of several bad fields the first is told');
 select is(pg_temp.refusal('1 24 32 13 8'), 'hour', 'then the next');
 select throws_ok(
-    $$ select pgq._next_tick_of('1 2 3 4 x', 'UTC', now()) $$, '22023', 'bad cron expression "1 2 3 4 x"',
+    $$ select pgq._next_time_of('1 2 3 4 x', 'UTC', now()) $$, '22023', 'bad cron expression "1 2 3 4 x"',
     'the message shows the expression');
 select throws_ok(
-    $$ select pgq._next_tick_of('0 0 * * *', 'Nowhere/Land', now()) $$, '22023', null, 'an unknown time zone is refused');
-select throws_ok($$ select pgq._next_tick_of('0 0 * * *', '', now()) $$, '22023', null, 'and so is none');
+    $$ select pgq._next_time_of('0 0 * * *', 'Nowhere/Land', now()) $$, '22023', null, 'an unknown time zone is refused');
+select throws_ok($$ select pgq._next_time_of('0 0 * * *', '', now()) $$, '22023', null, 'and so is none');
 
 -- Time zones.
 select is(pg_temp.next('0 9 * * *', '2040-01-01', 'Asia/Kolkata'), '2040-01-01 03:30:00', 'the hour is one of the zone');
@@ -258,7 +258,7 @@ $$;
 create function pg_temp.answer(p_cron text, p_zone text, p_after timestamptz, p_until timestamptz)
 returns timestamptz language plpgsql as $$
 declare
-    v_next constant timestamptz := pgq._next_tick_of(p_cron, p_zone, p_after);
+    v_next constant timestamptz := pgq._next_time_of(p_cron, p_zone, p_after);
 begin
     return case when v_next <= p_until then v_next end;
 exception
@@ -330,10 +330,10 @@ select is(pg_temp.refusal(cron), field, format('%s is refused', cron))
                ('@every 2 months', 'every')) v (cron, field);
 
 select set_config('timezone', 'Asia/Kolkata', true) \g /dev/null
-select pgq._next_tick_of('0 9 * * *', 'IST', '2040-01-01') as at \gset
+select pgq._next_time_of('0 9 * * *', 'IST', '2040-01-01') as at \gset
 select set_config('timezone', 'UTC', true) \g /dev/null
 select is(
-    pgq._next_tick_of('0 9 * * *', 'IST', timestamptz '2039-12-31 18:30:00'), :'at',
+    pgq._next_time_of('0 9 * * *', 'IST', timestamptz '2039-12-31 18:30:00'), :'at',
     'an abbreviation is the same time zone for all sessions');
 
 select * from finish();

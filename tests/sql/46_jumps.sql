@@ -9,7 +9,7 @@ create function pg_temp.next(p_cron text, p_after text, p_timezone text) returns
 language plpgsql as $$
 begin
     return to_char(
-        pgq._next_tick_of(p_cron, p_timezone, p_after::timestamptz) at time zone 'UTC',
+        pgq._next_time_of(p_cron, p_timezone, p_after::timestamptz) at time zone 'UTC',
         'MM-DD HH24:MI'
     );
 end

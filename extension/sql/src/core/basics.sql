@@ -72,15 +72,25 @@ end;
 comment on function pgq._priority_of(bigint) is 'The priority of a lane.';
 
 -- A token is a number of pgq.token << 20, and these bits. In 0.1 bits 3 to 18 were the lane.
-create function pgq._token_bits(p_slot smallint, p_is_kept boolean)
+create function pgq._token_bits(p_slot integer, p_is_kept boolean)
 returns bigint
 language sql
 immutable
 begin atomic
     select p_slot::bigint | case when p_is_kept then 524288 else 0 end;
 end;
-comment on function pgq._token_bits(smallint, boolean) is
+comment on function pgq._token_bits(integer, boolean) is
 'Says what a token tells: the slot, and whether the end is more than a DELETE.';
+
+create function pgq._bits_of(p_token bigint)
+returns integer
+language sql
+immutable
+begin atomic
+    select (p_token & 524295)::integer;
+end;
+comment on function pgq._bits_of(bigint) is
+'What pgq._token_bits has put into a token: a slot alone if the end is a DELETE and no more.';
 
 create function pgq._slot_of(p_token bigint)
 returns smallint
@@ -248,29 +258,6 @@ end
 $$;
 comment on function pgq._check_batch(text, integer) is
 'Raises 22004 for null and 22023 for less than 1.';
-
-create function pgq._lease_ms(p_timeout interval)
-returns integer
-language plpgsql
-immutable
-as $$
-declare
-    v_ms constant numeric := extract(epoch from p_timeout) * 1000;
-begin
-    if p_timeout > '0' and p_timeout <= '24 days' and v_ms between 1 and 2073600000 then
-        return ceil(v_ms)::integer;
-    end if;
-    perform pgq._check_interval('timeout', p_timeout, false);
-    if p_timeout > '24 days' or v_ms > 2073600000 then
-        raise exception '"timeout" must be at most 24 days, not %', p_timeout
-            using errcode = 'invalid_parameter_value',
-                  hint = 'A lease is renewed with pgq_heartbeat for as long as the job runs.';
-    end if;
-    return case when p_timeout is not null then 1 end;
-end
-$$;
-comment on function pgq._lease_ms(interval) is
-'A checked lease in milliseconds, at least 1; null for null.';
 
 create function pgq._are_good(p_ids bigint[], p_tokens bigint[])
 returns boolean

@@ -20,7 +20,7 @@ begin
          where not s.paused and (p_back or s.next_at <= p_after) for update skip locked
     loop
         update pgq.schedule s set next_at = n.at
-          from (select pgq._next_tick_if_any(v_schedule, p_after) as at) n
+          from (select pgq._next_time_if_any(v_schedule, p_after) as at) n
          where s.name = v_schedule.name and (n.at < s.next_at or not p_back);
     end loop;
 end

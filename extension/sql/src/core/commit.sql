@@ -3,7 +3,7 @@
  * due. Both are events of deferred triggers, which fire after the caller's statements.
  *
  * event   of pgq.note                              of pgq.chore
- * first   queues the last one (kind l),            queues the last one,
+ * first   queues the last one (kind d),            queues the last one,
  *         pgq.noted := transaction                 pgq.ticking := transaction
  * last    decides (or leaves hints),               still pgq.noted, or rows written outside of pgq
  *         pgq.noted := '', pgq.decided :=          since the event before: queues itself again, ten
@@ -141,17 +141,17 @@ declare
     v_xid constant text := pg_current_xact_id()::text;
     v_notes pgq.note[];
 begin
-    if new.kind <> 'l' and not pgq._read_committed() then
+    if new.kind <> 'd' and not pgq._read_committed() then
         -- A look at the notes would be a dependency between serializable transactions.
         perform pgq._leave_to_tick(array[row(new.*)::pgq.note]);
         return null;
-    elsif new.kind <> 'l' then
+    elsif new.kind <> 'd' then
         -- Any role can set the setting: it only spares the look at the tables.
         if current_setting('pgq.noted', true) is distinct from v_xid or not exists (
-            select from pgq.note n where n.xid = pg_current_xact_id() and n.kind = 'l'
+            select from pgq.note n where n.xid = pg_current_xact_id() and n.kind = 'd'
         ) then
             perform set_config('pgq.noted', v_xid, true);
-            insert into pgq.note (slot, xid, kind) values (new.slot, new.xid, 'l');
+            insert into pgq.note (slot, xid, kind) values (new.slot, new.xid, 'd');
         end if;
         return null;
     end if;

@@ -119,7 +119,7 @@ begin
                 where o.slot = p_slot and o.lane = 0 and o.n < v_n order by o.n desc limit 1
            );
 exception
-    -- The block is for its subtransaction, as in pgq._raise_0.
+    -- The block is for its subtransaction, as in pgq._raise_floor_0.
     when lock_not_available then
         return;
 end

@@ -30,7 +30,7 @@ comment on function pgq._is_job(pgq.job) is
 
 A row in a line is none if its job has its copy in the ring, or is dead and blocks its group.';
 
-create function pgq._check_moved()
+create function pgq._check_snapshot()
 returns void
 language plpgsql
 as $$
@@ -47,7 +47,7 @@ begin
     end if;
 end
 $$;
-comment on function pgq._check_moved() is
+comment on function pgq._check_snapshot() is
 'Raises 40001 if an old snapshot cannot tell whether an unseen job was moved.';
 
 create function pgq._bare(p_job pgq.job)
@@ -80,7 +80,7 @@ begin
     raise exception using errcode = 'PQ000';
 exception
     when sqlstate 'PQ000' then
-        perform pgq._check_moved(), pgq._check_shard(p_id) where job.id is null;
+        perform pgq._check_snapshot(), pgq._check_shard(p_id) where job.id is null;
 end
 $$;
 comment on function pgq._find(bigint) is
@@ -98,7 +98,7 @@ declare
 begin
     if v_job.id is not null and not pgq._may_lane(v_job.lane, p_verb) then
         -- What pgq._find does if there is none.
-        perform pgq._check_moved();
+        perform pgq._check_snapshot();
         return null;
     end if;
     return v_job;
@@ -126,7 +126,7 @@ comment on function pgq._find_and_lock(bigint, boolean) is
 An active job is locked only with p_active: else it may come back unlocked. Waits for whoever has
 it locked.';
 
-create function pgq._lock_parked_row(p_id bigint)
+create function pgq._find_parked_row(p_id bigint)
 returns smallint
 language plpgsql
 as $$
@@ -141,9 +141,9 @@ begin
             return v_slot;
         end if;
     end loop;
-    perform pgq._check_moved();
+    perform pgq._check_snapshot();
     return null;
 end
 $$;
-comment on function pgq._lock_parked_row(bigint) is
+comment on function pgq._find_parked_row(bigint) is
 'Locks the parked row of a job, in a line or not, and returns its slot.';

@@ -51,7 +51,7 @@ begin
         p_slot
     ) using p_ids
     loop
-        perform pgq._count_ends(v_lane, 0, v_jobs), pgq._lower(p_slot, v_lane, v_pos),
+        perform pgq._count_ends(v_lane, 0, v_jobs), pgq._lower_floor(p_slot, v_lane, v_pos),
                 pgq._wake_lane(v_lane);
     end loop;
     for v_id in execute format(

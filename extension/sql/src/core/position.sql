@@ -16,7 +16,7 @@
  *     for: what they commit below the floor is found by a tick.
  *   - base may rise up to the same mark when no transaction below that id has a lock on the slot
  *     for writing.
- * So both are at most the mark of their row. Raising never lowers one: only pgq._lower and
+ * So both are at most the mark of their row. Raising never lowers one: only pgq._lower_floor and
  * pgq._set_positions do.
  *
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
@@ -64,7 +64,7 @@ comment on function pgq._is_decided(bigint, pg_snapshot, bigint) is
 'Whether no transaction below an id is running, older ones than p_old excepted.';
 
 --@ each ring
-create function pgq._raise_{slot}(p_lane bigint)
+create function pgq._raise_floor_{slot}(p_lane bigint)
 returns void
 language plpgsql
 as $$
@@ -97,25 +97,25 @@ exception
         return;
 end
 $$;
-comment on function pgq._raise_{slot}(bigint) is
+comment on function pgq._raise_floor_{slot}(bigint) is
 'For claims: appends the highest sound floor of a lane.';
 --@ end
 
-create function pgq._raise(p_slot smallint, p_lane bigint)
+create function pgq._raise_floor(p_slot smallint, p_lane bigint)
 returns void
 language plpgsql
 as $$
 begin
     case p_slot
     --@ each ring
-    when {slot} then perform pgq._raise_{slot}(p_lane);
+    when {slot} then perform pgq._raise_floor_{slot}(p_lane);
     --@ end
     end case;
 end
 $$;
-comment on function pgq._raise(smallint, bigint) is 'Calls pgq._raise_0 and so on.';
+comment on function pgq._raise_floor(smallint, bigint) is 'Calls pgq._raise_floor_0 and so on.';
 
-create function pgq._lower(p_slot smallint, p_lane bigint, p_pos bigint)
+create function pgq._lower_floor(p_slot smallint, p_lane bigint, p_pos bigint)
 returns void
 language plpgsql
 as $$
@@ -131,7 +131,7 @@ begin
     ) using p_lane, p_pos;
 end
 $$;
-comment on function pgq._lower(smallint, bigint, bigint) is
+comment on function pgq._lower_floor(smallint, bigint, bigint) is
 'Lets claims see a job that has become claimable where it is.';
 
 create function pgq._oldest_writers()

@@ -33,7 +33,7 @@ comment on function pgq._rotate_parked(pgq.ring, timestamptz, bigint) is
 
 What the other slot holds moves over when the written one has as much garbage.';
 
-create function pgq._ready_slots(p_ring pgq.ring, p_now timestamptz)
+create function pgq._choose_ready(p_ring pgq.ring, p_now timestamptz)
 returns smallint[]
 language plpgsql
 as $$
@@ -57,7 +57,7 @@ begin
     );
 end
 $$;
-comment on function pgq._ready_slots(pgq.ring, timestamptz) is
+comment on function pgq._choose_ready(pgq.ring, timestamptz) is
 'Returns the live slots into which claims look.
 
 Not those without jobs, and not those in which all jobs are leased and which nobody has written
@@ -111,7 +111,7 @@ begin
     then
         v_ring := pgq._clean(v_ring, v_is_full, v_limit);
     end if;
-    v_ring.ready := pgq._ready_slots(v_ring, p_now);
+    v_ring.ready := pgq._choose_ready(v_ring, p_now);
     if v_ring is distinct from v_old then
         if (v_ring.live, v_ring.parked) is distinct from (v_old.live, v_old.parked) then
             v_ring.switched_at := p_now;

@@ -17,7 +17,7 @@ begin
     if not pgq._is_owner() then
         v_mine := pgq._mine('consume');
     end if;
-    foreach v_slot in array array[p_token & 3, 0, 1, 2, 3, 0, 1, 2, 3]::smallint[] loop
+    foreach v_slot in array array[least(pgq._slot_of(p_token), 3), 0, 1, 2, 3, 0, 1, 2, 3]::smallint[] loop
         case v_slot
         --@ each ring
         when {slot} then
@@ -28,7 +28,7 @@ begin
         end case;
         exit when job.id is not null;
     end loop;
-    perform pgq._check_moved(), pgq._check_shard(p_id) where job.id is null;
+    perform pgq._check_snapshot(), pgq._check_shard(p_id) where job.id is null;
 end
 $$;
 comment on function pgq._settle(bigint, bigint) is
@@ -181,7 +181,7 @@ begin
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
-    perform pgq._check_moved(), pgq._check_shard(i) from unnest(p_ids) i where v_left > 0;
+    perform pgq._check_snapshot(), pgq._check_shard(i) from unnest(p_ids) i where v_left > 0;
 end
 $$;
 comment on function pgq._complete_rest(bigint[], bigint[], jsonb[], integer[], integer) is

@@ -100,7 +100,7 @@ $$;
 comment on function pgq._lock(smallint, bigint, boolean) is
 'Locks a job. Null if it has gone, also to the ring, or, with p_skip, is locked.';
 
-create function pgq._lock_noted(
+create function pgq._lock_for_checkpoints(
     p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_checkpoints jsonb[]
 )
 returns void
@@ -115,7 +115,7 @@ begin
 end
 $$;
 comment on function
-    pgq._lock_noted(smallint, bigint[], bigint[], integer[], jsonb[]) is
+    pgq._lock_for_checkpoints(smallint, bigint[], bigint[], integer[], jsonb[]) is
 'Locks the jobs of good receipts that get a checkpoint, in their order.';
 
 create function pgq._mark(p_slot smallint, p_id bigint, p_flag name, p_token bigint)

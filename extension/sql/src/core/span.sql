@@ -108,7 +108,7 @@ begin
         -- Else positions stand still at a mark below jobs that nobody claims.
         or (s.live > s.mark and n.mark > s.mark);
 exception
-    -- The block is for its subtransaction, as in pgq._raise_0.
+    -- The block is for its subtransaction, as in pgq._raise_floor_0.
     when lock_not_available then
         return;
 end

@@ -53,19 +53,15 @@ language plpgsql
 as $$
 declare
     v_writers constant bigint[] := pgq._oldest_writers();
-    v_head constant smallint := pgq._head();
+    v_head constant smallint := pgq._head_slot();
     v_slot smallint;
     v_due timestamptz;
     v_next timestamptz := p_now + interval '500 ms';
 begin
-    foreach v_slot in array '{4,5,0,1,2,3}'::smallint[] loop
-        -- VACUUM FULL leaves a parked slot its position.
-        continue when pg_relation_size(format('pgq.job_%s', v_slot)::regclass) = 0
-            and (v_slot < 4 or pg_relation_size(format('pgq.floor_%s', v_slot)::regclass) = 0);
-        if v_slot < 4 then
-            perform pgq._sweep(v_slot, p_now, v_writers[v_slot + 1]);
-            continue;
-        end if;
+    foreach v_slot in array '{4,5}'::smallint[] loop
+        -- VACUUM FULL leaves a slot its position.
+        continue when pgq._pages(v_slot, false) = 0
+            and pg_relation_size(format('pgq.floor_%s', v_slot)::regclass) = 0;
         perform pgq._set_parked_base(v_slot, p_now, v_writers[v_slot + 1]);
         if pgq._promote(v_slot, p_now, v_head) = 1000 then
             v_next := p_now + interval '20 ms';
@@ -74,6 +70,10 @@ begin
         if v_due < v_next then
             v_next := greatest(v_due, p_now + interval '20 ms');
         end if;
+    end loop;
+    foreach v_slot in array '{0,1,2,3}'::smallint[] loop
+        perform pgq._sweep(v_slot, p_now, v_writers[v_slot + 1])
+          where pgq._pages(v_slot, false) > 0;
     end loop;
     -- Or sooner, if a transaction that is not seen yet expects it.
     perform setval('pgq.next_tick', least(pgq._ms(v_next), case when e.ms > pgq._ms(p_now)
@@ -95,19 +95,19 @@ set enable_mergejoin = off
 set jit = off
 as $$
 declare
-    v_now timestamptz := pgq._now();
+    v_now timestamptz;
     -- While somebody holds the xmin horizon dead rows stay in the pages before: rarely looked at.
     v_first constant tid := format('(%s,0)', case when random() < 0.01 then 0 else greatest(
         pg_relation_size('pgq.chore') / 8192 - 8, 0) end)::tid;
 begin
     perform from pgq.gate g for update skip locked;
+    v_now := pgq._now();  -- now: no tick is to run behind a later one
     if not found then
         -- Within half a second something else was due, which the tick at work may not see.
         perform pgq._expect(v_now + interval '20 ms')
           where pgq._ms(v_now) < pg_sequence_last_value('pgq.last_tick') + 500;
         return;
     end if;
-    v_now := pgq._now();  -- now: no tick is to run behind a later one
     -- What it notes itself becomes hints: it must not wait for a bucket.
     perform set_config('pgq.decided', pg_current_xact_id()::text, true);
     delete from pgq.chore c where c.ctid >= v_first;

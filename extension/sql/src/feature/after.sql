@@ -89,7 +89,7 @@ comment on function pgq._is_over(bigint) is
 It is then neither live nor dead.';
 
 create function pgq._find_for_waiter(
-    p_id bigint, p_last bigint[], out place bigint[], out is_marked boolean
+    p_id bigint, p_last bigint[], out rank bigint[], out is_marked boolean
 )
 language plpgsql
 as $$
@@ -100,20 +100,20 @@ begin
     loop
         v_job := pgq._find(p_id);
         if v_job.id is not null then
-            place := array[v_job.slot, p_id];
+            rank := array[v_job.slot, p_id];
         elsif exists (
             select from pgq.archive a
              where a.id = p_id and a.state <> 'completed' and a.expires_at > pgq._now()
         ) then
-            place := array[6, p_id];
+            rank := array[6, p_id];
         elsif pgq._is_over(p_id) then
-            place := null;
+            rank := null;
             return;
         else
             continue;  -- somebody has just retried it
         end if;
-        v_waits := coalesce(place > p_last, true);
-        if place[1] < 6 then
+        v_waits := coalesce(rank > p_last, true);
+        if rank[1] < 6 then
             v_job := pgq._lock_row(v_job.slot, p_id, not v_waits);
             if not pgq._is_job(v_job) then
                 raise exception using errcode = 'PQ000';
@@ -133,17 +133,17 @@ begin
             raise exception using errcode = 'PQ000';
         end if;
     end loop;
-    is_marked := v_job.is_awaited is not null or place[1] = 6;
+    is_marked := v_job.is_awaited is not null or rank[1] = 6;
 end
 $$;
 comment on function pgq._find_for_waiter(bigint, bigint[]) is
-'Locks a job and returns its place: slot, id.
+'Locks a job and returns its rank in the order of locks: slot, id.
 
 The slot is 6 if the job is dead or cancelled: it cannot be retried then until the transaction
 ends. Null: it has completed or is not known.
 
-Where its place is not behind p_last, which is locked already, it does not wait: raises PQ000.
-So it does where the row has just become the double of a copy in the ring, whose place is first.';
+Where its rank is not behind p_last, which is locked already, it does not wait: raises PQ000.
+So it does where the row has just become the double of a copy in the ring, whose rank is lower.';
 
 create function pgq._lock_awaited(
     p_after bigint[], p_on_dead text, p_others bigint[], out open bigint[], out is_hopeless boolean
@@ -164,22 +164,22 @@ begin
     loop
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
         v_found := pgq._find_for_waiter(v_id, v_last);
-        continue when v_found.place is null or (p_on_dead = 'run' and v_found.place[1] = 6);
+        continue when v_found.rank is null or (p_on_dead = 'run' and v_found.rank[1] = 6);
         -- Between the looks for it somebody may have retried it.
         continue when not (pgq._is_owner() or pgq._may_await(v_id));
-        v_last := greatest(v_last, v_found.place);
+        v_last := greatest(v_last, v_found.rank);
         continue when v_id <> all (p_after);
-        perform pgq._mark(v_found.place[1]::smallint, v_id, 'is_awaited', null)
+        perform pgq._mark(v_found.rank[1]::smallint, v_id, 'is_awaited', null)
           where not v_found.is_marked;
         open := open || v_id;
-        is_hopeless := is_hopeless or v_found.place[1] = 6;
+        is_hopeless := is_hopeless or v_found.rank[1] = 6;
     end loop;
 end
 $$;
 comment on function pgq._lock_awaited(bigint[], text, bigint[]) is
 'Locks the jobs for pgq._await.
 
-Raises PQ000 if a job has moved since its place in the order was looked up, and somebody else has
+Raises PQ000 if a job has moved since its rank was looked up, and somebody else has
 it locked. To wait for it with later ones locked might be a deadlock.';
 
 create function pgq._await(p_after bigint[], p_on_dead text, p_others bigint[])

@@ -13,7 +13,7 @@ begin
       from (
                select
                  from (select distinct o.id from pgq.lane o where o.queue_id = p_queue_id) l,
-                      unnest(pgq._ready()) s, lateral (
+                      unnest(pgq._ready_slots()) s, lateral (
                           select from pgq.job i
                            where i.slot = s and i.lane = l.id and i.token is null
                              and i.pos > coalesce((

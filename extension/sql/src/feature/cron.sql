@@ -255,7 +255,7 @@ comment on function pgq._next_multiple(text, text, timestamptz) is
 
 Raises 22023 for a bad interval.';
 
-create function pgq._next_tick_of(p_cron text, p_timezone text, p_after timestamptz)
+create function pgq._next_time_of(p_cron text, p_timezone text, p_after timestamptz)
 returns timestamptz
 language plpgsql
 stable
@@ -283,7 +283,7 @@ begin
     return v_next;
 end
 $$;
-comment on function pgq._next_tick_of(text, text, timestamptz) is
+comment on function pgq._next_time_of(text, text, timestamptz) is
 'Returns the first time after one that an expression names, also with seconds.
 
 Raises 22023 for a bad expression or time zone.';

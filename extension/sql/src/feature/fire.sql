@@ -67,12 +67,12 @@ comment on function pgq._headers_of(jsonb, text, timestamptz) is
 
 Raises 54000 if they are too large for a value.';
 
-create function pgq._next_tick_if_any(p_schedule pgq.schedule, p_after timestamptz)
+create function pgq._next_time_if_any(p_schedule pgq.schedule, p_after timestamptz)
 returns timestamptz
 language plpgsql
 as $$
 begin
-    return pgq._next_tick_of(p_schedule.cron, p_schedule.timezone, p_after);
+    return pgq._next_time_of(p_schedule.cron, p_schedule.timezone, p_after);
 exception
     when invalid_parameter_value then
         raise warning 'schedule "%" is paused: %', p_schedule.name, sqlerrm
@@ -82,8 +82,8 @@ exception
         return null;
 end
 $$;
-comment on function pgq._next_tick_if_any(pgq.schedule, timestamptz) is
-'Returns what pgq._next_tick_of does; null with a warning if that fails.
+comment on function pgq._next_time_if_any(pgq.schedule, timestamptz) is
+'Returns what pgq._next_time_of does; null with a warning if that fails.
 
 It must not fail the commit of a stranger.';
 
@@ -97,7 +97,7 @@ declare
 begin
     v_at := case when p_schedule.missed <> 'skip'
                       or p_schedule.next_at > p_now - interval '1 minute' then p_schedule.next_at
-                 else pgq._next_tick_if_any(p_schedule, p_now - interval '1 minute') end;
+                 else pgq._next_time_if_any(p_schedule, p_now - interval '1 minute') end;
     -- Without a look at max_ready: that would fail the commit of a stranger.
     perform pgq._add_jobs(
                 t, array[p_schedule.payload], null, null, p_schedule.max_attempts,
@@ -106,7 +106,7 @@ begin
        from pgq._target(p_queue, p_schedule.priority, null, p_schedule.max_attempts, null) t
       where v_at <= p_now;
     -- One of the times that were missed per tick, or all at once.
-    v_next := pgq._next_tick_if_any(
+    v_next := pgq._next_time_if_any(
         p_schedule, case when p_schedule.missed = 'all' then v_at else p_now end
     );
     update pgq.schedule s

@@ -59,7 +59,7 @@ as $$
 declare
     v_left integer := cardinality(p_ids);
     v_count integer;
-    v_slot smallint := pgq._parked();
+    v_slot smallint := pgq._parked_slot();
 begin
     -- A tick may be moving a row from one slot to the other.
     foreach v_slot in array array[v_slot, (9 - v_slot)::smallint, v_slot] loop
@@ -79,7 +79,7 @@ begin
         v_left := v_left - v_count;
         exit when v_left = 0;
     end loop;
-    perform pgq._check_moved() where v_left > 0;
+    perform pgq._check_snapshot() where v_left > 0;
 end
 $$;
 comment on function pgq._leave_lines(bigint[], boolean) is
@@ -140,7 +140,7 @@ begin
             perform pgq._note(v_row.slot, 'g', array[v_row.group_id], array[v_row.head_place]);
         end loop;
     end loop;
-    perform pgq._check_moved() where v_count = 0;
+    perform pgq._check_snapshot() where v_count = 0;
     return v_count > 0;
 end
 $$;

@@ -243,7 +243,7 @@ begin
                 select l
                   from pgq._lease(
                            p_queue, p_lanes,
-                           case when p_slot is null then pgq._ready() else array[p_slot] end,
+                           case when p_slot is null then pgq._ready_slots() else array[p_slot] end,
                            coalesce(p_pos - 1, 0), coalesce(p_pos + 1, 9223372036854775807),
                            v_number, p_lease_ms, p_worker
                        ) l

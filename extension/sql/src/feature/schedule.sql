@@ -85,7 +85,7 @@ begin
             pgq._headers_of(headers, name, pgq._now());
     v_next := pgq._save_schedule(row(
         name, v_at.queue_id, cron, timezone, payload, priority, max_attempts, headers, missed,
-        false, pgq._next_tick_of(cron, timezone, pgq._now()), null
+        false, pgq._next_time_of(cron, timezone, pgq._now()), null
     )::pgq.schedule, queue);
     perform pgq._tell_cron(), pgq._wake(v_at.queue_id);
     return v_next;
@@ -132,7 +132,7 @@ begin
     update pgq.schedule s
        set paused = p_paused,
            next_at = case when s.paused and not p_paused
-                          then pgq._next_tick_of(s.cron, s.timezone, pgq._now())
+                          then pgq._next_time_of(s.cron, s.timezone, pgq._now())
                           else s.next_at end
      where s.name = p_name and pgq._may(s.queue_id, 'manage')
     returning s.queue_id into v_queue_id;

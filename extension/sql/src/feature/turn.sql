@@ -130,7 +130,7 @@ language plpgsql
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_head constant smallint := pgq._head();
+    v_slot constant smallint := pgq._head_slot();
     v_late record; v_next record; v_lane record;
 begin
     select l.groups, l.places into v_late
@@ -143,7 +143,7 @@ begin
     if v_next.ids is null then
         return;
     end if;
-    perform pgq._open(v_head);
+    perform pgq._open(v_slot);
     for v_lane in with next as materialized (
         select n.*
           from unnest(v_next.slots, v_next.ids, v_next.lanes, v_next.groups, v_next.places)
@@ -169,7 +169,7 @@ begin
         insert into pgq.job
         select (c.job).*
           from (
-                   select pgq._copied(h.job, v_head, nextval('pgq.number')) as job
+                   select pgq._copied(h.job, v_slot, nextval('pgq.number')) as job
                      from (select o.* from head o where o.due is null order by o.id) h offset 0
                ) c
     )

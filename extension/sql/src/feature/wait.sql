@@ -58,7 +58,7 @@ begin
         select distinct l.id from pgq.queue q join pgq.lane l on l.queue_id = q.id
          where q.id = p_queue_id and not q.paused
     loop
-        v_next := least(v_next, (select min(pgq._oldest(s, v_lane)) from unnest(pgq._ready()) s));
+        v_next := least(v_next, (select min(pgq._oldest(s, v_lane)) from unnest(pgq._ready_slots()) s));
         exit when v_next <= p_now;
         -- From the base on: leases that will expire, and what has been committed late.
         if not p_lingers then

@@ -130,7 +130,7 @@ returns void
 language plpgsql
 as $$
 declare
-    v_head constant smallint := pgq._head(); v_keys bigint[];
+    v_head constant smallint := pgq._head_slot(); v_keys bigint[];
 begin
     with taken as (
         delete from pgq.hint h where h.kind = 'e' returning h.key

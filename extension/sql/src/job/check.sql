@@ -1,6 +1,29 @@
 /*
- * What pgq_enqueue and pgq_enqueue_many refuse.
+ * What pgq_enqueue and pgq_enqueue_many refuse, and the lease of a claim or heartbeat.
  */
+
+create function pgq._lease_ms(p_timeout interval)
+returns integer
+language plpgsql
+immutable
+as $$
+declare
+    v_ms constant numeric := extract(epoch from p_timeout) * 1000;
+begin
+    if p_timeout > '0' and p_timeout <= '24 days' and v_ms between 1 and 2073600000 then
+        return ceil(v_ms)::integer;
+    end if;
+    perform pgq._check_interval('timeout', p_timeout, false);
+    if p_timeout > '24 days' or v_ms > 2073600000 then
+        raise exception '"timeout" must be at most 24 days, not %', p_timeout
+            using errcode = 'invalid_parameter_value',
+                  hint = 'A lease is renewed with pgq_heartbeat for as long as the job runs.';
+    end if;
+    return case when p_timeout is not null then 1 end;
+end
+$$;
+comment on function pgq._lease_ms(interval) is
+'A checked lease in milliseconds, at least 1; null for null.';
 
 create function pgq._check_settings_of_job(
     p_priority integer, p_run_at timestamptz, p_max_attempts integer, p_headers jsonb

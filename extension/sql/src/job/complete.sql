@@ -28,8 +28,8 @@ begin
         perform pgq._check_size('result', array[result]);
     end if;
     perform pgq._check_restricted();
-    -- The slot and bit 19, which says that the end of the job is more than a DELETE.
-    case token & 524295
+    -- No slot where the end of the job is more than a DELETE.
+    case pgq._bits_of(token)
     --@ each ring
     when {slot} then
         delete from pgq.job_{slot} j
@@ -94,14 +94,14 @@ begin
     perform pgq._check_restricted();
     -- All of one slot, and none for which others wait, so that jobs are locked in one order.
     if cardinality(ids) <= 100 then
-        case tokens[1] & 524295
+        case pgq._bits_of(tokens[1])
         --@ each ring
         when {slot} then
             return query
             delete from pgq.job_{slot} j
              where j.id = any (ids) and j.token = tokens[array_position(ids, j.id)]
                and j.is_awaited is null and pgq._is_mine(j.lane, v_mine)
-               and (select bool_and(t & 524295 = {slot}) from unnest(tokens) t)
+               and (select bool_and(pgq._bits_of(t) = {slot}) from unnest(tokens) t)
                and not exists (
                    select from pgq.job_{slot} a where a.id = any (ids) and a.is_awaited
                )

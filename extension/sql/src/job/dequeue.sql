@@ -5,7 +5,6 @@
  * by pos. What else could be claimed is brought there by ticks and commits. The statement is
  * written out once per slot: a plan over pgq.job would lock all slots. It reads the clock after its
  * snapshot: so a new lease never begins before the end of the old one that a tick has just freed.
- * 524288 is the bit of a token that pgq._token_bits explains.
  */
 
 create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worker text)
@@ -14,6 +13,12 @@ language plpgsql
 immutable
 as $$
 begin
+    -- One look at what is good spares the calls.
+    if (p_batch >= 1 and extract(epoch from p_timeout) between 0.001 and 86400
+        and octet_length(coalesce(p_worker, '')) <= 200) is true
+    then
+        return ceil(extract(epoch from p_timeout) * 1000)::integer;
+    end if;
     perform pgq._check_batch('batch', p_batch);
     perform pgq._check_not_null('timeout', p_timeout is null);
     perform pgq._check_length('worker', p_worker, 200);
@@ -42,23 +47,16 @@ set jit = off
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_ms constant bigint := (extract(epoch from v_now) * 1000)::bigint;
+    v_ms constant bigint := pgq._ms(v_now);
+    v_lease_ms constant integer := pgq._lease_limit_ms(batch, timeout, worker);
+    v_lease constant interval := v_lease_ms * interval '1 millisecond';
     v_queue alias for queue; v_worker alias for worker; v_left integer := batch;
-    v_lease_ms integer; v_lease interval; v_max integer; v_bits bigint; v_count integer;
-    v_tick boolean; v_is_special boolean; v_special pgq.queue; v_lanes bigint[]; v_slots smallint[];
-    v_lane bigint; v_slot smallint;
+    v_max integer; v_bits bigint; v_slots smallint[]; v_lanes bigint[]; v_is_special boolean;
+    v_tick boolean; v_lane bigint; v_slot smallint; v_count integer;
 begin
     perform pgq._check_restricted();
-    if (batch >= 1 and extract(epoch from timeout) between 0.001 and 86400
-        and octet_length(coalesce(worker, '')) <= 200) is true
-    then
-        v_lease_ms := ceil(extract(epoch from timeout) * 1000)::integer;
-    else
-        v_lease_ms := pgq._lease_limit_ms(batch, timeout, worker);
-    end if;
-    v_lease := v_lease_ms * interval '1 millisecond';
     select q.max_attempts,
-           case when greatest(q.keep_completed, q.dedupe_for) > '0' then bigint '524288' else 0 end,
+           pgq._token_bits(0, greatest(q.keep_completed, q.dedupe_for) > '0'),
            r.ready, l.lanes, q.is_special,
            (pg_sequence_last_value('pgq.next_tick') between v_ms and v_ms + 1000) is not true
            or v_lease_ms < 500
@@ -77,39 +75,28 @@ begin
         perform pgq._want_tick(v_lease_ms);
     end if;
     if v_is_special then
-        select q.* into v_special from pgq.queue q where q.name = v_queue;
-        if v_special.paused then
-            return;
-        end if;
-        v_lanes := pgq._aged(v_special, v_lanes, v_now);
-        if v_special.max_active > 0 or v_special.rate_limit > 0 then
-            return query
-            select * from pgq._lease_limited(v_special, v_lanes, batch, v_lease_ms, worker);
-            return;
-        end if;
+        return query
+        select * from pgq._dequeue_special(v_queue, v_lanes, batch, v_lease_ms, worker);
+        return;
     end if;
     foreach v_lane in array v_lanes loop
         foreach v_slot in array v_slots loop
             case v_slot
             --@ each ring
             when {slot} then
-                return query
-                update pgq.job_{slot} j
-                   set token = (nextval('pgq.token') << 20) | v_bits | {slot}
-                               | case when j.group_id is null then 0 else 524288 end,
-                       attempt = j.attempt + 1, claimed_at = f.now,
-                       lease_expires_at = f.now + v_lease, lease_ms = v_lease_ms,
-                       worker = v_worker, pid = pg_backend_pid()
-                  from (
-                           select i.ctid, pgq._now() as now from pgq.job_{slot} i
-                            where i.lane = v_lane and i.token is null
-                              and i.pos > coalesce((
-                                      select f.floor from pgq.floor_{slot} f
-                                       where f.lane = v_lane order by f.n desc limit 1
-                                  ), 0)
-                              and (i.start_by is null or i.start_by > v_now or i.attempt > 0)
-                            order by i.pos limit v_left for update skip locked
-                       ) f
+                return query update pgq.job_{slot} j
+                   set token = nextval('pgq.token') << 20 | v_bits
+                               | pgq._token_bits({slot}, j.group_id is not null),
+                       attempt = j.attempt + 1, claimed_at = f.now, lease_ms = v_lease_ms,
+                       lease_expires_at = f.now + v_lease, worker = v_worker, pid = pg_backend_pid()
+                  from (select i.ctid, pgq._now() as now from pgq.job_{slot} i
+                         where i.lane = v_lane and i.token is null
+                           and i.pos > coalesce((
+                                   select f.floor from pgq.floor_{slot} f
+                                    where f.lane = v_lane order by f.n desc limit 1
+                               ), 0)
+                           and (i.start_by is null or i.start_by > v_now or i.attempt > 0)
+                         order by i.pos limit v_left for update skip locked) f
                  where j.ctid = f.ctid
                 returning j.id, j.token, v_queue, pgq._priority_of(j.lane)::integer, 'active',
                           j.attempt::integer, coalesce(j.max_attempts, v_max), j.payload, j.headers,
@@ -123,7 +110,7 @@ begin
                 -- Raising a floor costs as much as passing by the jobs that were claimed since the
                 -- last time: after about 32 claims of one job, 10 of ten, 3 of a hundred.
                 if random() * 32 < sqrt(v_count) then
-                    perform pgq._raise(v_slot, v_lane);
+                    perform pgq._raise_floor(v_slot, v_lane);
                 end if;
                 v_left := v_left - v_count;
                 if v_left = 0 then
@@ -132,7 +119,7 @@ begin
             end if;
         end loop;
     end loop;
-    perform pgq._check_moved();
+    perform pgq._check_snapshot();
 end
 $$;
 revoke all on function @extschema@.pgq_dequeue(integer, interval, text, text) from public;
@@ -165,8 +152,8 @@ returns setof pgq.job
 language sql
 begin atomic
     update pgq.job_{slot} j
-       set token = (nextval('pgq.token') << 20) | p_bits | {slot}
-                   | case when j.group_id is null then 0 else 524288 end,
+       set token = nextval('pgq.token') << 20 | p_bits
+                   | pgq._token_bits({slot}, j.group_id is not null),
            attempt = j.attempt + 1, claimed_at = f.now,
            lease_expires_at = f.now + p_lease_ms * interval '1 millisecond',
            lease_ms = p_lease_ms, worker = p_worker, pid = pg_backend_pid()
@@ -187,7 +174,7 @@ comment on function
     pgq._lease_{slot}(bigint, bigint, bigint, integer, timestamptz, integer, text, bigint) is
 'Claims as pgq_dequeue does, between two positions.
 
-One job is also found below the floor.';
+A claim of one given job also looks below the floor.';
 --@ end
 
 create function pgq._dequeue(p_batch integer, p_timeout interval, p_queue text, p_worker text)

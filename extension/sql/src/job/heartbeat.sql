@@ -27,7 +27,7 @@ begin
         exit when v_left = 0;
         -- A checkpoint would be forgotten if a locked job was passed by.
         if array_remove(checkpoints, null) <> '{}' then
-            perform pgq._lock_noted(v_slot, ids, tokens, v_mine, checkpoints);
+            perform pgq._lock_for_checkpoints(v_slot, ids, tokens, v_mine, checkpoints);
         end if;
         case v_slot
         --@ each ring

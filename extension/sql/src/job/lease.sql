@@ -1,6 +1,6 @@
 /*
- * Claims that are not the ordinary case: where permits are needed, and where one job is meant. And
- * the order of lanes where priorities age, for the ordinary claim.
+ * Claims that are not the ordinary case: of queues that are paused, have limits or let priorities
+ * age, and where one job is meant.
  */
 
 create function pgq._lease(
@@ -13,7 +13,7 @@ as $$
 declare
     v_now constant timestamptz := pgq._now();
     v_bits constant bigint := pgq._token_bits(
-        0::smallint, greatest(p_queue.keep_completed, p_queue.dedupe_for) > '0'
+        0, greatest(p_queue.keep_completed, p_queue.dedupe_for) > '0'
     );
     v_lane bigint; v_slot smallint; v_jobs pgq.job[]; v_left integer := p_batch;
 begin
@@ -29,7 +29,7 @@ begin
             --@ end
             end case;
             v_left := v_left - cardinality(v_jobs);
-            perform pgq._raise(v_slot, v_lane) where random() * 32 < sqrt(cardinality(v_jobs));
+            perform pgq._raise_floor(v_slot, v_lane) where random() * 32 < sqrt(cardinality(v_jobs));
             return query
             select j.id, j.token, p_queue.name, pgq._priority_of(j.lane)::integer, 'active',
                    j.attempt::integer, coalesce(j.max_attempts, p_queue.max_attempts), j.payload,
@@ -45,14 +45,14 @@ comment on function
     pgq._lease(pgq.queue, bigint[], smallint[], bigint, bigint, integer, integer, text) is
 'The claim of pgq_dequeue where permits are needed first, or one job is meant.';
 
-create function pgq._ready()
+create function pgq._ready_slots()
 returns smallint[]
 language sql
 stable
 begin atomic
     select r.ready from pgq.ring r order by r.gen desc limit 1;
 end;
-comment on function pgq._ready() is 'The slots into which claims look, oldest first.';
+comment on function pgq._ready_slots() is 'The slots into which claims look, oldest first.';
 
 create function pgq._aged(p_queue pgq.queue, p_lanes bigint[], p_now timestamptz)
 returns bigint[]
@@ -67,7 +67,7 @@ begin
         select l.lane
           from (
                    select u.lane, min(pgq._oldest(s, u.lane)) as since
-                     from unnest(p_lanes) u (lane), unnest(pgq._ready()) s group by u.lane
+                     from unnest(p_lanes) u (lane), unnest(pgq._ready_slots()) s group by u.lane
                ) l
          order by pgq._priority_of(l.lane) + floor(coalesce(greatest(
                       extract(epoch from p_now - l.since)
@@ -108,3 +108,37 @@ comment on function pgq._oldest(smallint, bigint) is
 'Returns since when the first job of a lane that can be claimed was to run.
 
 In one slot. Null: there is none.';
+
+create function pgq._dequeue_special(
+    p_queue text, p_lanes bigint[], p_batch integer, p_lease_ms integer, p_worker text
+)
+returns setof @extschema@.pgq_job
+language plpgsql
+as $$
+declare
+    v_queue pgq.queue;
+    v_lanes bigint[];
+    v_count integer;
+begin
+    select q.* into v_queue from pgq.queue q where q.name = p_queue;
+    if v_queue.paused then
+        return;
+    end if;
+    v_lanes := pgq._aged(v_queue, p_lanes, pgq._now());
+    if v_queue.max_active > 0 or v_queue.rate_limit > 0 then
+        return query
+        select * from pgq._lease_limited(v_queue, v_lanes, p_batch, p_lease_ms, p_worker);
+    else
+        return query
+        select l.*
+          from pgq._lease(
+                   v_queue, v_lanes, pgq._ready_slots(), 0, 9223372036854775807, p_batch,
+                   p_lease_ms, p_worker
+               ) l;
+        get diagnostics v_count = row_count;
+        perform pgq._check_snapshot() where v_count < p_batch;
+    end if;
+end
+$$;
+comment on function pgq._dequeue_special(text, bigint[], integer, integer, text) is
+'Claims as pgq_dequeue does, of a queue that is paused, has limits or lets priorities age.';

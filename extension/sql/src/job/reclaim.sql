@@ -45,7 +45,7 @@ begin
         get diagnostics v_count = row_count;
         v_left := v_left - v_count;
     end loop;
-    perform pgq._check_moved();
+    perform pgq._check_snapshot();
 end
 $$;
 revoke all on function @extschema@.pgq_reclaim(text, integer) from public;

@@ -22,7 +22,7 @@ begin
             ' and pgq._is_mine(j.lane, $3) returning j.*', v_slot
         ) into v_job using p_id, p_token, v_mine;
         if v_job.id is not null then
-            perform pgq._lower(v_slot, v_job.lane, v_job.pos), pgq._wake_lane(v_job.lane);
+            perform pgq._lower_floor(v_slot, v_job.lane, v_job.pos), pgq._wake_lane(v_job.lane);
             return true;
         end if;
     end loop;

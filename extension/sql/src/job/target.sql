@@ -105,7 +105,7 @@ p_waits: they wait for other jobs.';
 create function pgq._pick_free(
     p_payloads jsonb[], p_dedupe_keys text[], p_group_keys text[], p_taken bigint[],
     p_last boolean, out payloads jsonb[], out dedupe_keys text[], out group_keys text[],
-    out places bigint[]
+    out ordinals bigint[]
 )
 language plpgsql
 as $$
@@ -113,7 +113,7 @@ begin
     select array_agg(g.payload order by g.n), array_agg(g.key order by g.n),
            case when p_group_keys is not null then array_agg(g.group_key order by g.n) end,
            array_agg(g.n order by g.n)
-      into payloads, dedupe_keys, group_keys, places
+      into payloads, dedupe_keys, group_keys, ordinals
       from (
                select distinct on (u.key collate "C", case when u.key is null then u.n end) u.*
                  from unnest(p_payloads, p_dedupe_keys, p_group_keys, p_taken)
@@ -127,7 +127,7 @@ $$;
 comment on function pgq._pick_free(jsonb[], text[], text[], bigint[], boolean) is
 'Picks one payload of each dedupe key that is not taken: the first, or the last.
 
-All that have no key are picked, too. places: which of p_payloads these are.';
+All that have no key are picked, too. ordinals: which of p_payloads these are.';
 
 create function pgq._to_change(p_queue_id integer, p_keys text[], p_on_duplicate text)
 returns bigint[]
@@ -200,7 +200,7 @@ begin
         v_ids := array(
             select coalesce(g.taken, p.id, f.id)
               from unnest(p_dedupe_keys, v_taken) with ordinality g (key, taken, n)
-              left join unnest(v_free.places, v_ids) p (n, id) on p.n = g.n
+              left join unnest(v_free.ordinals, v_ids) p (n, id) on p.n = g.n
               left join unnest(v_free.dedupe_keys, v_ids) f (key, id) on f.key = g.key collate "C"
              order by g.n
         );

@@ -163,7 +163,7 @@ begin
         exit when v_all = p_max
             or v_tick is not distinct from pg_sequence_last_value('pgq.last_tick');
     end loop;
-    perform pgq._check_moved();
+    perform pgq._check_snapshot();
     return v_all;
 end
 $$;

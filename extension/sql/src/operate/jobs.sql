@@ -137,7 +137,7 @@ begin
         return next v_job;
     else
         -- Whether there is none, or it is hidden.
-        perform pgq._check_moved(), pgq._check_shard(id);
+        perform pgq._check_snapshot(), pgq._check_shard(id);
     end if;
 end
 $$;

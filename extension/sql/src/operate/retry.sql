@@ -56,7 +56,7 @@ begin
             perform pgq._park(v_job, pgq._now());
         else
             perform pgq._unblock(array[v_job.id]);
-            v_job.slot := pgq._parked();
+            v_job.slot := pgq._parked_slot();
             perform pgq._open(v_job.slot);
             -- Behind those that were late to stand before it.
             v_job.place := 2 * v_job.id + 1;

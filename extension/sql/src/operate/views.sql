@@ -53,7 +53,7 @@ begin
      where pgq._may(q.id, 'observe')
      group by q.id, d.dead, o.since, o.next_due, e.completed_last_minute, e.failed_last_minute,
               e.completed_last_hour, e.failed_last_hour;
-    perform pgq._check_moved();
+    perform pgq._check_snapshot();
 end
 $$;
 comment on function pgq._queues() is 'For the view pgq_queues.';

@@ -167,7 +167,7 @@ comment on column pgq.note.kind is
 'Kind of the ids and places.
 
 g: ids of groups, and from which place on to look (minus: where jobs were added). w: ids of
-waiting jobs, or (minus) of those to kill. l: the last event, which decides.';
+waiting jobs, or (minus) of those to kill. d: the last event, which decides.';
 --@ each slot
 create table pgq.note_{slot} partition of pgq.note for values in ({slot})
     with (vacuum_truncate = off);

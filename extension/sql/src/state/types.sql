@@ -58,10 +58,10 @@ create type pgq.picked as (
     payloads jsonb[],
     dedupe_keys text[],
     group_keys text[],
-    places bigint[]
+    ordinals bigint[]
 );
 comment on type pgq.picked is
-'For pgq._pick_free: what is to be added, and its places in the input.';
+'For pgq._pick_free: what is to be added, and where it stands in the input.';
 
 create type pgq.awaited as (
     open bigint[],

@@ -2,23 +2,23 @@
  * Where jobs go: to the ring when they are ready, to a parked slot until they are due.
  */
 
-create function pgq._head()
+create function pgq._head_slot()
 returns smallint
 language sql
 stable
 begin atomic
     select r.live[cardinality(r.live)] from pgq.ring r order by r.gen desc limit 1;
 end;
-comment on function pgq._head() is 'The slot of the ring that is written.';
+comment on function pgq._head_slot() is 'The slot of the ring that is written.';
 
-create function pgq._parked()
+create function pgq._parked_slot()
 returns smallint
 language sql
 stable
 begin atomic
     select r.parked[cardinality(r.parked)] from pgq.ring r order by r.gen desc limit 1;
 end;
-comment on function pgq._parked() is 'The parked slot that is written.';
+comment on function pgq._parked_slot() is 'The parked slot that is written.';
 
 create function pgq._due(p_at timestamptz)
 returns bigint
@@ -40,7 +40,7 @@ returns void
 language plpgsql
 as $$
 begin
-    p_job.slot := pgq._head();
+    p_job.slot := pgq._head_slot();
     perform pgq._open(p_job.slot);
     p_job.pos := nextval('pgq.number');
     p_job.due := null;
@@ -59,7 +59,7 @@ returns void
 language plpgsql
 as $$
 declare
-    v_slot constant smallint := pgq._lock_parked_row(p_job.id);
+    v_slot constant smallint := pgq._find_parked_row(p_job.id);
 begin
     update pgq.job j
        set due = p_job.due, run_at = p_job.run_at, claimed_at = p_job.claimed_at,
@@ -85,7 +85,7 @@ begin
         perform pgq._put(p_job);
         return;
     end if;
-    p_job.slot := pgq._parked();
+    p_job.slot := pgq._parked_slot();
     -- The row of a head may be in either slot.
     perform pgq._open((9 - p_job.slot)::smallint) where p_job.head_place is not null;
     perform pgq._open(p_job.slot);
