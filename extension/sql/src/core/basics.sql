@@ -121,15 +121,6 @@ begin atomic
 end;
 comment on function pgq._shard_of(bigint) is 'The shard of a job.';
 
-create function pgq._first_id(p_shard integer)
-returns bigint
-language sql
-immutable
-begin atomic
-    select (p_shard::bigint << 48) + 1;
-end;
-comment on function pgq._first_id(integer) is 'The first id of a shard.';
-
 create function pgq._read_committed()
 returns boolean
 language sql

@@ -55,7 +55,7 @@ begin
                   detail = 'A shard gets its number once, before its first job.',
                   hint = 'Install pgq in another database.';
     end if;
-    perform setval('pgq.number', pgq._first_id(shard) - 1);
+    perform setval('pgq.number', shard::bigint << 48);
 end
 $$;
 revoke all on function @extschema@.pgq_set_shard(integer) from public;
