@@ -3,22 +3,6 @@
  * not started in time die, positions are set. See core/tick.sql.
  */
 
-create function pgq._take_back(p_slot smallint, p_id bigint)
-returns void
-language plpgsql
-as $$
-declare
-    v_job pgq.job := pgq._remove(p_slot, p_id);
-begin
-    v_job.lost := (v_job.lost + 1)::smallint;
-    perform pgq._put_back(v_job, null, pgq._loss(v_job), true);
-end
-$$;
-comment on function pgq._take_back(smallint, bigint) is
-'Ends the expired lease of a locked job.
-
-The job is tried again after the backoff, or it is dead or cancelled.';
-
 create function pgq._loss(p_job pgq.job)
 returns text
 language sql
@@ -35,6 +19,7 @@ language plpgsql
 as $$
 declare
     v_lane bigint; v_jobs integer; v_pos bigint; v_id bigint;
+    v_job pgq.job;
 begin
     -- The first lease in a row: ready again, where it is.
     for v_lane, v_jobs, v_pos in execute format(
@@ -54,11 +39,14 @@ begin
         perform pgq._count_ends(v_lane, 0, v_jobs), pgq._lower_floor(p_slot, v_lane, v_pos),
                 pgq._wake_lane(v_lane);
     end loop;
+    -- The others are tried again after the backoff, or they are dead or cancelled.
     for v_id in execute format(
         'select j.id from pgq.job_%s j where j.id = any ($1) and j.token is not null', p_slot
     ) using p_ids
     loop
-        perform pgq._take_back(p_slot, v_id);
+        v_job := pgq._remove(p_slot, v_id);
+        v_job.lost := (v_job.lost + 1)::smallint;
+        perform pgq._put_back(v_job, null, pgq._loss(v_job), true);
     end loop;
 end
 $$;
