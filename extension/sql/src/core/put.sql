@@ -54,30 +54,13 @@ $$;
 comment on function pgq._put(pgq.job) is
 'Adds a job to the head of the ring: it is ready from now on.';
 
-create function pgq._park_head(p_job pgq.job)
-returns void
-language plpgsql
-as $$
-declare
-    v_slot constant smallint := pgq._find_parked_row(p_job.id);
-begin
-    update pgq.job j
-       set due = p_job.due, run_at = p_job.run_at, claimed_at = p_job.claimed_at,
-           attempt = p_job.attempt, lost = p_job.lost, last_error = p_job.last_error,
-           checkpoint = p_job.checkpoint, is_awaited = p_job.is_awaited, start_by = p_job.start_by,
-           history = p_job.history
-     where j.slot in (4, 5) and j.slot = v_slot and j.id = p_job.id;
-end
-$$;
-comment on function pgq._park_head(pgq.job) is
-'Parks the head of a group, whose copy was just deleted: its row becomes due.';
-
 create function pgq._park(p_job pgq.job, p_run_at timestamptz, p_is_asked boolean default false)
 returns void
 language plpgsql
 as $$
 declare
     v_now constant timestamptz := pgq._now();
+    v_slot smallint;
 begin
     p_job.run_at := p_run_at;
     p_job.claimed_at := case when not p_is_asked then v_now end;
@@ -95,7 +78,14 @@ begin
     p_job.lease_expires_at := null;
     p_job.worker := null;
     if p_job.head_place is not null then
-        perform pgq._park_head(p_job);
+        -- Its copy was just deleted: the row in the line becomes due.
+        v_slot := pgq._find_parked_row(p_job.id);
+        update pgq.job j
+           set due = p_job.due, run_at = p_job.run_at, claimed_at = p_job.claimed_at,
+               attempt = p_job.attempt, lost = p_job.lost, last_error = p_job.last_error,
+               checkpoint = p_job.checkpoint, is_awaited = p_job.is_awaited,
+               start_by = p_job.start_by, history = p_job.history
+         where j.slot in (4, 5) and j.slot = v_slot and j.id = p_job.id;
     else
         insert into pgq.job select p_job.*;
     end if;
