@@ -16,21 +16,6 @@
  * and after SET CONSTRAINTS ... IMMEDIATE, when the last event fires inside the first (depth 2).
  */
 
-create function pgq._may_decide()
-returns boolean
-language plpgsql
-as $$
-begin
-    return pgq._read_committed() and pg_trigger_depth() = 1
-        and current_setting('pgq.decided', true) is distinct from pg_current_xact_id()::text
-        and not pgq._is_preparing();
-end
-$$;
-comment on function pgq._may_decide() is
-'Says whether buckets can be locked here.
-
-Once per transaction: a second time it could deadlock.';
-
 create function pgq._notes()
 returns pgq.note[]
 language plpgsql
@@ -157,7 +142,11 @@ begin
     end if;
     perform set_config('pgq.noted', '', true);
     v_notes := pgq._notes();
-    if pgq._may_decide() then
+    -- Buckets are locked once per transaction: a second time it could deadlock.
+    if pgq._read_committed() and pg_trigger_depth() = 1
+        and current_setting('pgq.decided', true) is distinct from v_xid
+        and not pgq._is_preparing()
+    then
         perform set_config('pgq.decided', v_xid, true), pgq._decide(v_notes);
     else
         perform pgq._leave_to_tick(v_notes);
