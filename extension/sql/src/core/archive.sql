@@ -68,23 +68,6 @@ end;
 comment on function pgq._archived(pgq.job, text, text, timestamptz, interval, jsonb) is
 'A job as the archive keeps it.';
 
-create function pgq._keep(p_jobs pgq.job[], p_state text)
-returns void
-language plpgsql
-as $$
-begin
-    insert into pgq.archive
-    select (a.row).*
-      from (
-               select pgq._archived(j, q.name, p_state, pgq._now(), q.keep_dead, null) as row
-                 from unnest(p_jobs) j join pgq.queue q on q.id = pgq._queue_of(j.lane)
-                where q.keep_dead > '0' offset 0
-           ) a;
-end
-$$;
-comment on function pgq._keep(pgq.job[], text) is
-'Archives dead or cancelled jobs that were just deleted, as their queue says.';
-
 create function pgq._passed_buckets(p_now timestamptz)
 returns bigint[]
 language plpgsql

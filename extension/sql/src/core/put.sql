@@ -146,7 +146,14 @@ returns void
 language plpgsql
 as $$
 begin
-    perform pgq._keep(array[p_job], p_state), pgq._note_ended(array[p_job], p_state);
+    insert into pgq.archive
+    select (a.row).*
+      from (
+               select pgq._archived(p_job, q.name, p_state, pgq._now(), q.keep_dead, null) as row
+                 from pgq.queue q
+                where q.id = pgq._queue_of(p_job.lane) and q.keep_dead > '0' offset 0
+           ) a;
+    perform pgq._note_ended(array[p_job], p_state);
 end
 $$;
 comment on function pgq._end(pgq.job, text) is
