@@ -129,19 +129,3 @@ comment on function pgq._set_parked_base(smallint, timestamptz, bigint) is
 
 The mark is the earlier one of the clock and the last tick: a job parked from now on is due after
 that. It begins anew if the clock has been set back.';
-
-create function pgq._next_due(p_slot smallint, p_now timestamptz)
-returns timestamptz
-language plpgsql
-as $$
-begin
-    -- Not one that is due already: it is locked or skipped, or more are due than a tick moves.
-    return (
-        select timestamptz 'epoch' + j.due * interval '1 microsecond'
-          from pgq.job j
-         where j.slot = p_slot and j.due > pgq._us(p_now) order by j.due limit 1
-    );
-end
-$$;
-comment on function pgq._next_due(smallint, timestamptz) is
-'When the next job of a parked slot falls due, or null.';

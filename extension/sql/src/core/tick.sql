@@ -66,7 +66,10 @@ begin
         if pgq._promote(v_slot, p_now, v_head) = 1000 then
             v_next := p_now + interval '20 ms';
         end if;
-        v_due := pgq._next_due(v_slot, p_now);
+        -- Not one that is due already: it is locked or skipped, or more are due than a tick moves.
+        select timestamptz 'epoch' + j.due * interval '1 microsecond' into v_due
+          from pgq.job j
+         where j.slot = v_slot and j.due > pgq._us(p_now) order by j.due limit 1;
         if v_due < v_next then
             v_next := greatest(v_due, p_now + interval '20 ms');
         end if;
