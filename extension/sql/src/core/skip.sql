@@ -126,18 +126,6 @@ comment on function pgq._skips(text) is
 
 Ask once, not for each row.';
 
-create function pgq._forget_skipped(p_now timestamptz)
-returns void
-language plpgsql
-as $$
-begin
-    delete from pgq.skipped s
-     where s.at not between p_now - interval '10 minutes' and p_now;
-end
-$$;
-comment on function pgq._forget_skipped(timestamptz) is
-'For ticks: lets them try again what failed ten minutes ago.';
-
 create function pgq._skipped_health(p_now timestamptz)
 returns table (subject text, status text, detail text, age interval)
 language plpgsql

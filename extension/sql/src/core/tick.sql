@@ -114,7 +114,9 @@ begin
     -- What it notes itself becomes hints: it must not wait for a bucket.
     perform set_config('pgq.decided', pg_current_xact_id()::text, true);
     delete from pgq.chore c where c.ctid >= v_first;
-    perform pgq._follow_clock(v_now), pgq._shift_xids(v_now), pgq._forget_skipped(v_now);
+    perform pgq._follow_clock(v_now), pgq._shift_xids(v_now);
+    -- What failed ten minutes ago is tried again.
+    delete from pgq.skipped s where s.at not between v_now - interval '10 minutes' and v_now;
     perform pgq._fire_schedules(v_now), pgq._forget_dropped();
     perform pgq._tick_slots(v_now);
     perform pgq._hint(pgq._notes()), pgq._take_hints(), pgq._hint(pgq._notes()),
