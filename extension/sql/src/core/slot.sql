@@ -100,24 +100,6 @@ $$;
 comment on function pgq._lock(smallint, bigint, boolean) is
 'Locks a job. Null if it has gone, also to the ring, or, with p_skip, is locked.';
 
-create function pgq._lock_for_checkpoints(
-    p_slot smallint, p_ids bigint[], p_tokens bigint[], p_mine integer[], p_checkpoints jsonb[]
-)
-returns void
-language plpgsql
-as $$
-begin
-    execute format(
-        'select from unnest($1, $2, $3) r (id, token, checkpoint), lateral ('
-        ' select from pgq.job_%s i where i.id = r.id and i.token = r.token'
-        ' and pgq._is_mine(i.lane, $4) for update) i where r.checkpoint is not null', p_slot
-    ) using p_ids, p_tokens, p_checkpoints, p_mine;
-end
-$$;
-comment on function
-    pgq._lock_for_checkpoints(smallint, bigint[], bigint[], integer[], jsonb[]) is
-'Locks the jobs of good receipts that get a checkpoint, in their order.';
-
 create function pgq._mark(p_slot smallint, p_id bigint, p_flag name, p_token bigint)
 returns boolean
 language plpgsql

@@ -27,7 +27,11 @@ begin
         exit when v_left = 0;
         -- A checkpoint would be forgotten if a locked job was passed by.
         if array_remove(checkpoints, null) <> '{}' then
-            perform pgq._lock_for_checkpoints(v_slot, ids, tokens, v_mine, checkpoints);
+            execute format(
+                'select from unnest($1, $2, $3) r (id, token, checkpoint), lateral ('
+                ' select from pgq.job_%s i where i.id = r.id and i.token = r.token'
+                ' and pgq._is_mine(i.lane, $4) for update) i where r.checkpoint is not null', v_slot
+            ) using ids, tokens, checkpoints, v_mine;
         end if;
         case v_slot
         --@ each ring
