@@ -39,11 +39,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgq._check_may('manage'), pgq._check_not_null('shard', shard is null);
-    if shard not between 0 and 16383 then
-        raise exception '"shard" must be between 0 and 16383, not %', shard
-            using errcode = 'invalid_parameter_value';
-    end if;
+    perform pgq._check_may('manage'), pgq._check_not_null('shard', shard is null),
+            pgq._check_range('shard', shard, 0, 16383);
     if shard = pgq._shard() then
         return;
     end if;
