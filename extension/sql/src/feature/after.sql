@@ -189,8 +189,7 @@ as $$
 declare
     v_awaited pgq.awaited;
 begin
-    loop
-        exit when coalesce(cardinality(p_after), 0) = 0;
+    while cardinality(p_after) > 0 loop
         begin
             -- All locks are of this very subtransaction. A lock of one inside it would keep those
             -- who wait for the row until this transaction ends, also after the rollback here.
