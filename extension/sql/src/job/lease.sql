@@ -29,7 +29,8 @@ begin
             --@ end
             end case;
             v_left := v_left - cardinality(v_jobs);
-            perform pgq._raise_floor(v_slot, v_lane) where random() * 32 < sqrt(cardinality(v_jobs));
+            perform pgq._raise_floor(v_slot, v_lane)
+              where random() * 32 < sqrt(cardinality(v_jobs));
             return query
             select j.id, j.token, p_queue.name, pgq._priority_of(j.lane)::integer, 'active',
                    j.attempt::integer, coalesce(j.max_attempts, p_queue.max_attempts), j.payload,
@@ -69,10 +70,10 @@ begin
                    select u.lane, min(pgq._oldest(s, u.lane)) as since
                      from unnest(p_lanes) u (lane), unnest(pgq._ready_slots()) s group by u.lane
                ) l
-         order by pgq._priority_of(l.lane) + floor(coalesce(greatest(
+         order by pgq._priority_of(l.lane) + floor(greatest(
                       extract(epoch from p_now - l.since)
                           / nullif(extract(epoch from p_queue.priority_ageing), 0), 0
-                  ), 0)) desc, l.lane desc
+                  )) desc, l.lane desc
     );
 end
 $$;
