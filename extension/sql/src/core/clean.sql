@@ -26,9 +26,9 @@ begin
     select avg(pg_column_size(j.*))::double precision into v_width
       from (select i.* from pgq.job i where i.slot = p_slot limit 100) j;
     -- At a fillfactor of 40.
-    return least(v_pages, coalesce(ceil(
+    return least(v_pages, ceil(
         pg_stat_get_live_tuples(pgq._slot_table(p_slot)) / greatest(floor(3277 / (v_width + 4)), 1)
-    )::bigint, 0));
+    )::bigint);
 end
 $$;
 comment on function pgq._pages(smallint, boolean) is
