@@ -191,8 +191,7 @@ begin
                      case when v_is_soon then v_ms * interval '1 millisecond' end,
                      case when not v_is_asleep then interval '10 ms' end,
                      min(e) - p_now)
-          from (select e from unnest(v_events) e where e > p_now
-                 union all select null) e
+          from unnest(v_events) e where e > p_now
     );
 end
 $$;
