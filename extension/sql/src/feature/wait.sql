@@ -51,18 +51,20 @@ language plpgsql
 as $$
 declare
     v_next timestamptz;
-    v_at timestamptz;
     v_lane bigint;
 begin
     for v_lane in
         select distinct l.id from pgq.queue q join pgq.lane l on l.queue_id = q.id
          where q.id = p_queue_id and not q.paused
     loop
-        v_next := least(v_next, (select min(pgq._oldest(s, v_lane)) from unnest(pgq._ready_slots()) s));
+        v_next := least(
+            v_next, (select min(pgq._oldest(s, v_lane)) from unnest(pgq._ready_slots()) s)
+        );
         exit when v_next <= p_now;
         -- From the base on: leases that will expire, and what has been committed late.
         if not p_lingers then
-            select min(coalesce(j.lease_expires_at, pgq._next_tick(p_now))) into v_at
+            select least(v_next, min(coalesce(j.lease_expires_at, pgq._next_tick(p_now))))
+              into v_next
               from generate_series(0, 3) s, lateral (
                        select i.lease_expires_at from pgq.job i
                         where i.slot = s and i.lane = v_lane and i.pos > coalesce((
@@ -71,7 +73,6 @@ begin
                               ), 0)
                         order by i.pos limit 1000
                    ) j;
-            v_next := least(v_next, v_at);
         end if;
     end loop;
     if v_next is null or v_next > p_now then
