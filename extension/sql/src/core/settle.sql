@@ -14,9 +14,7 @@ declare
 begin
     perform pgq._check_not_null('id', p_id is null), pgq._check_not_null('token', p_token is null),
             pgq._check_restricted();
-    if not pgq._is_owner() then
-        v_mine := pgq._mine('consume');
-    end if;
+    v_mine := case when not pgq._is_owner() then pgq._mine('consume') end;
     foreach v_slot in array array[least(pgq._slot_of(p_token), 3), 0, 1, 2, 3, 0, 1, 2, 3]::smallint[] loop
         case v_slot
         --@ each ring
