@@ -102,9 +102,7 @@ create function pgq._is_late(p_job pgq.job)
 returns boolean
 language sql
 begin atomic
-    select coalesce(
-        p_job.start_by <= pgq._now() and p_job.attempt = 0 and p_job.token is null, false
-    );
+    select p_job.start_by <= pgq._now() and p_job.attempt = 0 and p_job.token is null;
 end;
 comment on function pgq._is_late(pgq.job) is 'Whether a job has not started by its expires_at.';
 
@@ -153,7 +151,7 @@ as $$
 declare
     v_queue pgq.queue;
     v_since timestamptz;
-    v_ids bigint[] := p_live;
+    v_ids bigint[];
 begin
     select q.* into v_queue from pgq.queue q where q.id = p_queue_id;
     if v_queue.dedupe_for = '0' then

@@ -106,8 +106,7 @@ begin
           from unnest(p_jobs) j left join pgq.queue q on q.id = pgq._queue_of(j.lane)
          group by 2
     loop
-        perform pgq._leave_lines(v_end.heads, coalesce(v_end.blocks, false))
-          where v_end.heads is not null;
+        perform pgq._leave_lines(v_end.heads, v_end.blocks) where v_end.heads is not null;
         perform pgq._note(v_end.slot, 'g', v_end.groups, v_end.places)
           where v_end.blocks is not true;
         perform pgq._drop_dependencies(v_end.waiters);

@@ -166,7 +166,7 @@ begin
                 v_queue_id, p_payloads, p_dedupe_keys, p_group_keys, p_on_duplicate, p_expires_at,
                 p_after, p_after_on_dead
             ),
-            pgq._lock_keys(v_queue_id, p_dedupe_keys, coalesce(p_is_row, false));
+            pgq._lock_keys(v_queue_id, p_dedupe_keys, p_is_row);
     v_waits_for := pgq._await(p_after, p_after_on_dead, case
         when cardinality(p_after) > 0
         then pgq._to_change(v_queue_id, p_dedupe_keys, p_on_duplicate) end);
