@@ -83,7 +83,7 @@ begin
                    select nextval('pgq.number') as id, u.payload, u.key, u.group_key, u.group_id,
                           v_is_parked or u.group_id is not null as is_parked
                      from unnest(p_payloads, p_dedupe_keys, p_group_keys, v_group_ids)
-                          with ordinality u (payload, key, group_key, group_id, n)
+                          u (payload, key, group_key, group_id)
                ) n
         returning j.id, j.group_id, j.place
     )
