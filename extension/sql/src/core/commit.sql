@@ -238,13 +238,11 @@ begin
     if new.wake is not null then
         perform pg_notify(format('pgq_%s', new.wake), '')
           where pg_notification_queue_usage() < 0.9;
-    end if;
-    if new.wake is not null or not pgq._read_committed() then
+    elsif not pgq._read_committed() then
         return null;
-    end if;
     -- The first event queues one more, behind the deferred triggers of everybody else. After SET
     -- CONSTRAINTS ... IMMEDIATE, that one fires in here instead of at COMMIT, and nothing is done.
-    if new.last then
+    elsif new.last then
         perform pgq._at_last(new.round, new.written) where pg_trigger_depth() = 1;
     elsif current_setting('pgq.ticking', true) is distinct from v_xid then
         perform set_config('pgq.ticking', v_xid, true);
