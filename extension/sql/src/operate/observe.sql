@@ -87,11 +87,8 @@ create function pgq._tally_first(p_slot smallint, p_now timestamptz)
 returns setof pgq.tally
 language plpgsql
 stable
-set enable_seqscan = off
-set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
-set jit = off
 as $$
 begin
     -- On the slot itself: a plan over pgq.job would lock all, and wait.
@@ -191,12 +188,8 @@ comment on function pgq._first_due(smallint) is
 create function pgq._times(p_now timestamptz)
 returns table (queue_id integer, since timestamptz, next_due timestamptz)
 language plpgsql
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
-set jit = off
 as $$
 declare
     v_slots smallint[];
@@ -240,11 +233,8 @@ create function pgq._leased(p_slot smallint)
 returns setof pgq.job
 language plpgsql
 stable
-set enable_seqscan = off
-set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
-set jit = off
 as $$
 begin
     return query execute format(
