@@ -68,38 +68,6 @@ end
 $$;
 comment on function pgq._check_settings(pgq.queue) is 'Raises 22023 for bad settings.';
 
-create function pgq._save_settings(p_old pgq.queue, p_new pgq.queue)
-returns void
-language plpgsql
-as $$
-begin
-    perform pgq._check_settings(p_new);
-    update pgq.queue q
-       set max_attempts = p_new.max_attempts, backoff_base = p_new.backoff_base,
-           backoff_factor = p_new.backoff_factor, backoff_max = p_new.backoff_max,
-           keep_completed = p_new.keep_completed, keep_dead = p_new.keep_dead,
-           dedupe_for = p_new.dedupe_for, group_concurrency = p_new.group_concurrency,
-           group_on_dead = p_new.group_on_dead, max_active = p_new.max_active,
-           rate_limit = p_new.rate_limit, rate_interval = p_new.rate_interval,
-           rate_burst = p_new.rate_burst, priority_ageing = p_new.priority_ageing,
-           max_ready = p_new.max_ready, max_payload = p_new.max_payload,
-           description = p_new.description
-     where q.id = p_new.id;
-    update pgq.lane l set is_bounded = q.is_bounded
-      from pgq.queue q
-     where q.id = p_new.id and l.queue_id = q.id and l.is_bounded <> q.is_bounded;
-    perform pgq._save_permits(p_old, p_new), pgq._wake(p_new.id);
-    if p_new.group_concurrency > p_old.group_concurrency then
-        insert into pgq.hint (kind, key, place) values ('q', p_new.id, 1);
-        insert into pgq.chore default values;
-    end if;
-end
-$$;
-comment on function pgq._save_settings(pgq.queue, pgq.queue) is
-'Checks and stores the settings of a queue, and does what follows from them.
-
-Raises 22023.';
-
 create function @extschema@.pgq_configure_queue(
     name text,
     max_attempts integer default null,
