@@ -45,8 +45,7 @@ declare
 begin
     with doomed as materialized (
         select j.slot, j.id from pgq.job j
-         where j.lane between pgq._lane_of(p_dropped.queue_id, -32768)
-                          and pgq._lane_of(p_dropped.queue_id, 32767)
+         where pgq._is_of(j.lane, p_dropped.queue_id)
          limit p_max for update skip locked
     ), gone as (
         delete from pgq.job j
