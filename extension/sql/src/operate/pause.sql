@@ -67,12 +67,10 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-    v_queue_id integer;
     v_group_id bigint;
 begin
     perform pgq._check_not_null('group_key', group_key is null);
-    v_queue_id := pgq._queue_id(queue, 'manage');
-    v_group_id := (pgq._group_ids(v_queue_id, array[group_key]))[1];
+    v_group_id := (pgq._group_ids(pgq._queue_id(queue, 'manage'), array[group_key]))[1];
     return pgq._unblock(array(
         select j.id from pgq.job j
          where j.slot in (4, 5) and j.group_id = v_group_id and j.place is not null and j.is_blocked
