@@ -104,7 +104,7 @@ create type pgq.cron as (
 comment on type pgq.cron is
 'A cron expression.
 
-weekdays: 0 or 7 is Sunday. any_hour: the hour is not restricted by values. any_day: both day
+weekdays: 0 is Sunday. any_hour: the hour is not restricted by values. any_day: both day
 fields must match.';
 
 create function pgq._parse_cron(p_cron text)
@@ -138,9 +138,10 @@ begin
         p_cron, 'month', v_fields[4], 1, 12,
         '{jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec}'
     );
-    v_cron.weekdays := pgq._cron_field(
+    -- Sunday is 0 or 7.
+    v_cron.weekdays := array_replace(pgq._cron_field(
         p_cron, 'day of week', v_fields[5], 0, 7, '{sun,mon,tue,wed,thu,fri,sat}'
-    );
+    ), 7, 0);
     v_cron.any_hour := v_fields[2] like '*%';
     v_cron.any_day := v_fields[3] like '*%' or v_fields[5] like '*%';
     return v_cron;
@@ -188,7 +189,6 @@ declare
         - (p_after - interval '25 hours') at time zone p_timezone <> interval '50 hours';
     v_day timestamp := date_trunc('day', v_local) - interval '1 day';
     v_end constant timestamp := v_day + interval '41 years';
-    v_weekday integer;
     v_on_day boolean;
     v_on_weekday boolean;
     v_next timestamptz;
@@ -199,10 +199,8 @@ begin
             v_day := date_trunc('month', v_day) + interval '1 month';
             continue;
         end if;
-        v_weekday := extract(dow from v_day)::integer;
         v_on_day := extract(day from v_day)::integer = any (v_cron.days);
-        v_on_weekday := v_weekday = any (v_cron.weekdays)
-            or (v_weekday = 0 and 7 = any (v_cron.weekdays));
+        v_on_weekday := extract(dow from v_day)::integer = any (v_cron.weekdays);
         if (v_on_day and v_on_weekday) or (not v_cron.any_day and (v_on_day or v_on_weekday)) then
             select min(l.at) at time zone p_timezone into v_next
               from unnest(v_cron.hours) h, unnest(v_cron.minutes) m,
