@@ -186,26 +186,6 @@ $$;
 comment on function pgq._take_starts(pgq.queue, integer) is
 'Locks up to that many starts that the rate limit of a queue allows now.';
 
-create function pgq._use_permits(
-    p_queue_id integer, p_jobs @extschema@.pgq_job[], p_permits integer[], p_starts bigint[]
-)
-returns void
-language plpgsql
-as $$
-begin
-    insert into pgq.hold (slot, queue_id, permit, token, id)
-    select pgq._slot_of(j.token), p_queue_id, p_permits[j.ordinality::integer], j.token, j.id
-      from unnest(p_jobs) with ordinality j
-     where p_permits is not null;
-    insert into pgq.start (queue_id, moment, token)
-    select p_queue_id, p_starts[j.ordinality::integer], j.token
-      from unnest(p_jobs) with ordinality j
-     where p_starts is not null;
-end
-$$;
-comment on function pgq._use_permits(integer, @extschema@.pgq_job[], integer[], bigint[]) is
-'Notes which permits the jobs of a claim use (null: none of that kind).';
-
 create function pgq._lease_limited(
     p_queue pgq.queue, p_lanes bigint[], p_batch integer, p_lease_ms integer, p_worker text,
     p_slot smallint default null, p_pos bigint default null
@@ -251,7 +231,16 @@ begin
             );
             v_number := cardinality(v_jobs);
             if greatest(cardinality(v_permits), cardinality(v_starts)) = v_number then
-                perform pgq._use_permits(p_queue.id, v_jobs, v_permits, v_starts);
+                -- Which permits the jobs use.
+                insert into pgq.hold (slot, queue_id, permit, token, id)
+                select pgq._slot_of(j.token), p_queue.id, v_permits[j.ordinality::integer],
+                       j.token, j.id
+                  from unnest(v_jobs) with ordinality j
+                 where v_permits is not null;
+                insert into pgq.start (queue_id, moment, token)
+                select p_queue.id, v_starts[j.ordinality::integer], j.token
+                  from unnest(v_jobs) with ordinality j
+                 where v_starts is not null;
                 return query select j.* from unnest(v_jobs) j;
                 return;
             end if;
