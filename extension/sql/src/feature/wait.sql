@@ -175,9 +175,8 @@ begin
         return least(p_max_wait, interval '10 ms');
     end if;
     -- An old snapshot tells nothing of what has come meanwhile.
-    v_is_soon := case when not pgq._read_committed() then true
-                      when v_is_asleep then v_until is null or pgq._has_writers()
-                      else false end;
+    v_is_soon := not pgq._read_committed()
+        or (v_is_asleep and (v_until is null or pgq._has_writers()));
     v_events := array(
         select pgq._next_event(u.i, p_now, u.ms is not null)
           from unnest(p_queue_ids, p_idle_ms) u (i, ms)
