@@ -114,10 +114,7 @@ select null
 comment on view pgq.observer is 'The queues (null: all) that the current user may observe.';
 
 create view @extschema@.pgq_queues as
-select q.queue, q.ready, q.scheduled, q.waiting, q.active, q.dead, q.oldest_ready_age, q.next_due,
-       q.completed_last_minute, q.failed_last_minute, q.completed_last_hour, q.failed_last_hour,
-       q.max_active, q.paused, q.estimated, q.description
-  from pgq._queues() q;
+select * from pgq._queues();
 comment on view @extschema@.pgq_queues is
 'Counts and times of the queues that the caller may observe.
 
