@@ -55,9 +55,8 @@ returns table (subject text, status text, detail text, age interval)
 language plpgsql
 as $$
 declare
-    v_last constant timestamptz
-        := timestamptz 'epoch'
-           + nullif(pg_sequence_last_value('pgq.last_tick'), 0) * interval '1 millisecond';
+    v_last constant timestamptz := timestamptz 'epoch'
+        + pg_sequence_last_value('pgq.last_tick') * interval '1 millisecond';
     -- A tick comes with the calls that end jobs and with claims, unless something stops it.
     v_lacks constant boolean := coalesce((
         select max(s.at) > coalesce(v_last, min(s.at)) + interval '1 minute'
