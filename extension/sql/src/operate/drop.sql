@@ -212,9 +212,7 @@ begin
         insert into pgq.dropped as d (queue_id, name, is_forced, keep_for)
         select g.id, g.name, force, g.keep_dead from gone g
         returning d.* into v_dropped;
-        if not found then
-            perform pgq._raise_unknown_queue(name, 'manage');  -- dropped meanwhile
-        end if;
+        perform pgq._raise_unknown_queue(name, 'manage') where not found;  -- dropped meanwhile
         -- The short ways of enqueue and of ticks pass by such lanes. A pgq_wait that has found the
         -- queue just before does not let its session sleep.
         update pgq.lane l set is_bounded = true, awaited_until = null
