@@ -136,26 +136,6 @@ Errors:
 * 22023: a setting is out of range.
 * 42704: there is no such queue.';
 
-create function pgq._check_queue_name(p_name text)
-returns void
-language plpgsql
-immutable
-as $$
-begin
-    perform pgq._check_not_null('name', p_name is null);
-    if length(p_name) not between 1 and 200 then
-        raise exception 'a queue''s name must have 1 to 200 characters, not %', length(p_name)
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if p_name = '*' then
-        raise exception 'a queue''s name must not be "*"'
-            using errcode = 'invalid_parameter_value',
-                  detail = 'In pgq_grant "*" means all queues.', hint = 'Choose another name.';
-    end if;
-end
-$$;
-comment on function pgq._check_queue_name(text) is 'Raises 22004 for null, 22023 for a bad name.';
-
 create function @extschema@.pgq_create_queue(
     name text,
     max_attempts integer default 20,
@@ -189,7 +169,16 @@ as $$
 declare
     v_id integer;
 begin
-    perform pgq._check_may('manage'), pgq._check_queue_name(name);
+    perform pgq._check_may('manage'), pgq._check_not_null('name', name is null);
+    if length(name) not between 1 and 200 then
+        raise exception 'a queue''s name must have 1 to 200 characters, not %', length(name)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if name = '*' then
+        raise exception 'a queue''s name must not be "*"'
+            using errcode = 'invalid_parameter_value',
+                  detail = 'In pgq_grant "*" means all queues.', hint = 'Choose another name.';
+    end if;
     if num_nulls(
         max_attempts, backoff_base, backoff_factor, backoff_max, keep_completed, keep_dead,
         max_active, dedupe_for, group_concurrency, group_on_dead, rate_limit, rate_interval,
