@@ -19,7 +19,7 @@ comment on function pgq._now() is 'The only clock; tests replace it.';
 create function pgq._ms(p_at timestamptz)
 returns bigint
 language sql
-immutable
+stable
 begin atomic
     select (extract(epoch from p_at) * 1000)::bigint;
 end;
@@ -28,7 +28,7 @@ comment on function pgq._ms(timestamptz) is 'Milliseconds since 1970.';
 create function pgq._us(p_at timestamptz)
 returns bigint
 language sql
-immutable
+stable
 begin atomic
     select (extract(epoch from p_at) * 1000000)::bigint;
 end;

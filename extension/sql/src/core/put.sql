@@ -23,7 +23,6 @@ comment on function pgq._parked_slot() is 'The parked slot that is written.';
 create function pgq._due(p_at timestamptz)
 returns bigint
 language sql
-stable
 begin atomic
     select greatest(
         pgq._us(p_at), (coalesce(pg_sequence_last_value('pgq.last_tick'), 0) + 1) * 1000
@@ -126,7 +125,6 @@ base * factor ^ (attempt - 1), at most backoff_max, of that a random share betwe
 create function pgq._remember(p_job pgq.job, p_error text)
 returns jsonb
 language sql
-stable
 begin atomic
     select case when p_job.token is null then p_job.history
                 else case when jsonb_array_length(p_job.history) = 10 then p_job.history - 0

@@ -13,12 +13,6 @@ language plpgsql
 immutable
 as $$
 begin
-    -- One look at what is good spares the calls.
-    if (p_batch >= 1 and extract(epoch from p_timeout) between 0.001 and 86400
-        and octet_length(coalesce(p_worker, '')) <= 200) is true
-    then
-        return ceil(extract(epoch from p_timeout) * 1000)::integer;
-    end if;
     perform pgq._check_batch('batch', p_batch);
     perform pgq._check_not_null('timeout', p_timeout is null);
     perform pgq._check_length('worker', p_worker, 200);
@@ -47,8 +41,12 @@ set jit = off
 as $$
 declare
     v_now constant timestamptz := pgq._now();
-    v_ms constant bigint := pgq._ms(v_now);
-    v_lease_ms constant integer := pgq._lease_limit_ms(batch, timeout, worker);
+    v_now_ms constant bigint := pgq._ms(v_now);
+    v_ms constant numeric := extract(epoch from timeout) * 1000;
+    -- One look at what is good spares the calls.
+    v_lease_ms constant integer := case
+        when batch >= 1 and v_ms between 1 and 86400000 and octet_length(coalesce(worker, '')) <= 200
+        then ceil(v_ms) else pgq._lease_limit_ms(batch, timeout, worker) end;
     v_lease constant interval := v_lease_ms * interval '1 millisecond';
     v_queue alias for queue; v_worker alias for worker; v_left integer := batch;
     v_max integer; v_bits bigint; v_slots smallint[]; v_lanes bigint[]; v_is_special boolean;
@@ -56,17 +54,13 @@ declare
 begin
     perform pgq._check_restricted();
     select q.max_attempts,
-           pgq._token_bits(0, greatest(q.keep_completed, q.dedupe_for) > '0'),
-           r.ready, l.lanes, q.is_special,
-           (pg_sequence_last_value('pgq.next_tick') between v_ms and v_ms + 1000) is not true
-           or v_lease_ms < 500
-      into v_max, v_bits, v_slots, v_lanes, v_is_special, v_tick
-      from pgq.queue q,
-           lateral (select o.ready from pgq.ring o order by o.gen desc limit 1) r,
-           lateral (
-               select coalesce(array_agg(o.id order by o.priority desc), '{}') as lanes
-                 from pgq.lane o where o.queue_id = q.id
-           ) l
+           pgq._token_bits(0, greatest(q.keep_completed, q.dedupe_for) > '0'), q.is_special,
+           array(select l.id from pgq.lane l where l.queue_id = q.id order by l.priority desc),
+           (select r.ready from pgq.ring r order by r.gen desc limit 1),
+           (pg_sequence_last_value('pgq.next_tick') between v_now_ms and v_now_ms + 1000)
+               is not true or v_lease_ms < 500
+      into v_max, v_bits, v_is_special, v_lanes, v_slots, v_tick
+      from pgq.queue q
      where q.name = v_queue and (pgq._is_owner() or pgq._may(q.id, 'consume'));
     if not found then
         perform pgq._raise_unknown_queue(v_queue, 'consume');
@@ -106,16 +100,14 @@ begin
             --@ end
             end case;
             get diagnostics v_count = row_count;
-            if v_count > 0 then
-                -- Raising a floor costs as much as passing by the jobs that were claimed since the
-                -- last time: after about 32 claims of one job, 10 of ten, 3 of a hundred.
-                if random() * 32 < sqrt(v_count) then
-                    perform pgq._raise_floor(v_slot, v_lane);
-                end if;
-                v_left := v_left - v_count;
-                if v_left = 0 then
-                    return;
-                end if;
+            -- Raising a floor costs as much as passing by the jobs that were claimed since the last
+            -- time: after about 32 claims of one job, 10 of ten, 3 of a hundred.
+            if random() * 32 < sqrt(v_count) then
+                perform pgq._raise_floor(v_slot, v_lane);
+            end if;
+            v_left := v_left - v_count;
+            if v_left = 0 then
+                return;
             end if;
         end loop;
     end loop;

@@ -44,10 +44,10 @@ begin
                 run_at, headers, max_attempts, dedupe_key, group_key, expires_at, after
             ) = 0
     then
-        select l.id, r.live[cardinality(r.live)], l.awaited_until > pgq._now()
-          into v_lane, v_slot, v_is_awaited
-          from pgq.lane l,
-               lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
+        select l.id, l.awaited_until > pgq._now(),
+               (select r.live[cardinality(r.live)] from pgq.ring r order by r.gen desc limit 1)
+          into v_lane, v_is_awaited, v_slot
+          from pgq.lane l
          where l.queue = v_queue and l.priority = v_priority and not l.is_bounded
            and (pgq._is_owner() or pgq._may(l.queue_id, 'enqueue'))
            and pg_current_xact_id() is not null and pgq._read_committed()
@@ -165,10 +165,10 @@ begin
                 run_at, headers, max_attempts, dedupe_keys, group_keys, expires_at, after
             ) = 0
     then
-        select l.id, r.live[cardinality(r.live)], l.awaited_until > v_now
-          into v_lane, v_slot, v_is_awaited
-          from pgq.lane l,
-               lateral (select o.live from pgq.ring o order by o.gen desc limit 1) r
+        select l.id, l.awaited_until > v_now,
+               (select r.live[cardinality(r.live)] from pgq.ring r order by r.gen desc limit 1)
+          into v_lane, v_is_awaited, v_slot
+          from pgq.lane l
          where l.queue = v_queue and l.priority = v_priority and not l.is_bounded
            and (pgq._is_owner() or pgq._may(l.queue_id, 'enqueue'))
            and pg_current_xact_id() is not null and pgq._read_committed()
