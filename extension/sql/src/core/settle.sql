@@ -9,13 +9,14 @@ create function pgq._settle(p_id bigint, p_token bigint, out job pgq.job)
 language plpgsql
 as $$
 declare
-    v_slot smallint;
+    v_slot integer;
     v_mine integer[];
 begin
     perform pgq._check_not_null('id', p_id is null), pgq._check_not_null('token', p_token is null),
             pgq._check_restricted();
     v_mine := case when not pgq._is_owner() then pgq._mine('consume') end;
-    foreach v_slot in array array[least(pgq._slot_of(p_token), 3), 0, 1, 2, 3, 0, 1, 2, 3]::smallint[] loop
+    -- A forged token may name a parked slot.
+    foreach v_slot in array array[pgq._slot_of(p_token) % 4, 0, 1, 2, 3, 0, 1, 2, 3] loop
         case v_slot
         --@ each ring
         when {slot} then

@@ -45,8 +45,8 @@ declare
     v_ms constant numeric := extract(epoch from timeout) * 1000;
     -- One look at what is good spares the calls.
     v_lease_ms constant integer := case
-        when batch >= 1 and v_ms between 1 and 86400000 and octet_length(coalesce(worker, '')) <= 200
-        then ceil(v_ms) else pgq._lease_limit_ms(batch, timeout, worker) end;
+        when batch >= 1 and v_ms between 1 and 86400000 and octet_length(coalesce(worker, '')) < 201
+        then ceil(v_ms)::integer else pgq._lease_limit_ms(batch, timeout, worker) end;
     v_lease constant interval := v_lease_ms * interval '1 millisecond';
     v_queue alias for queue; v_worker alias for worker; v_left integer := batch;
     v_max integer; v_bits bigint; v_slots smallint[]; v_lanes bigint[]; v_is_special boolean;
