@@ -2,7 +2,7 @@
  * Rules for everything that the extension creates, asked of the catalog.
  */
 begin;
-select plan(30);
+select plan(31);
 \ir support/member.psql
 
 create temp view routine as
@@ -204,6 +204,33 @@ select is_empty(
         where r.relname ~ '^(job|floor)_\d$'
           and not coalesce(r.reloptions, '{}') @> '{vacuum_truncate=off}' $$,
     'no vacuum locks a slot against claims to shrink it');
+
+-- One that is called costs as much as twenty of its kind that are not.
+create function pg_temp.is_called(p_name text, p_types oid[]) returns boolean language plpgsql as $$
+declare
+    v_types constant text := (select format('(%s)', string_agg(t::regtype::text, ', ')) from unnest(p_types) t having count(*) > 0);
+    v_nulls constant text := (select format('(%s)', string_agg('null', ', ')) from unnest(p_types) having count(*) > 0);
+    v_line text;
+    v_is_called boolean := false;
+begin
+    execute format(
+        'prepare called%s as select %s(%s)', v_types, p_name,
+        (select string_agg(format('$%s', n), ', ') from generate_series(1, cardinality(p_types)) n)
+    );
+    for v_line in execute format('explain (verbose, costs off) execute called%s', v_nulls) loop
+        v_is_called := v_is_called or strpos(v_line, p_name || '(') > 0;
+    end loop;
+    deallocate called;
+    return v_is_called;
+end
+$$;
+set local plan_cache_mode = force_generic_plan;
+select is_empty(
+    $$ select r.oid::regprocedure from routine r
+        where r.internal and not r.proretset and r.prorettype <> 'void'::regtype
+          and pg_get_function_sqlbody(r.oid) !~ 'FROM '
+          and pg_temp.is_called('pgq.' || r.proname, r.proargtypes::oid[]) $$,
+    'a function of one expression becomes part of the expression that calls it');
 
 create temp view undumped as
 select r.relname::text as name

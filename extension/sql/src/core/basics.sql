@@ -90,7 +90,9 @@ begin atomic
     select (p_token & 524295)::integer;
 end;
 comment on function pgq._bits_of(bigint) is
-'What pgq._token_bits has put into a token: a slot alone if the end is a DELETE and no more.';
+'What pgq._token_bits has put into a token.
+
+A slot alone if the end of the job is a DELETE and no more.';
 
 create function pgq._slot_of(p_token bigint)
 returns smallint

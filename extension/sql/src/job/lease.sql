@@ -142,4 +142,6 @@ begin
 end
 $$;
 comment on function pgq._dequeue_special(text, bigint[], integer, integer, text) is
-'Claims as pgq_dequeue does, of a queue that is paused, has limits or lets priorities age.';
+'Claims as pgq_dequeue does, of a queue of which pgq.queue.is_special is true.
+
+It is paused, has limits or lets priorities age.';
