@@ -228,7 +228,7 @@ set local plan_cache_mode = force_generic_plan;
 select is_empty(
     $$ select r.oid::regprocedure from routine r
         where r.internal and not r.proretset and r.prorettype <> 'void'::regtype
-          and pg_get_function_sqlbody(r.oid) !~ 'FROM '
+          and pg_get_function_sqlbody(r.oid) !~ '\n *FROM '
           and pg_temp.is_called('pgq.' || r.proname, r.proargtypes::oid[]) $$,
     'a function of one expression becomes part of the expression that calls it');
 

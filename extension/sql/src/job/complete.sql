@@ -137,6 +137,7 @@ Errors:
 create function pgq._complete(p_ids bigint[], p_tokens bigint[])
 returns setof bigint
 language sql
+stable
 begin atomic
     select * from @extschema@.pgq_complete(p_ids, p_tokens, null::jsonb[]);
 end;
