@@ -85,15 +85,12 @@ $$;
 comment on function pgq._truncate(smallint) is
 'Empties a slot that holds no job. False: it does, or somebody uses it.';
 
-create function pgq._truncate_parked(p_slot smallint, p_now timestamptz)
+create function pgq._has_only_short_users(p_slot smallint, p_now timestamptz)
 returns boolean
 language plpgsql
-set lock_timeout = '10ms'
 as $$
 begin
-    -- Under load there is always a commit that looks at the lines of groups: one waits for those,
-    -- if all who have locks on the slot have begun a moment ago.
-    if pgq._is_dumped() or exists (
+    return not exists (
         select
           from pg_locks l left join pg_stat_activity a on a.pid = l.pid
          where l.relation = any (array[
@@ -102,7 +99,20 @@ begin
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
            and l.pid is distinct from pg_backend_pid()
            and (a.xact_start > p_now - interval '100 ms') is not true
-    ) then
+    );
+end
+$$;
+comment on function pgq._has_only_short_users(smallint, timestamptz) is
+'Whether all who have locks on a slot have begun a moment ago.';
+
+create function pgq._truncate_parked(p_slot smallint, p_now timestamptz)
+returns boolean
+language plpgsql
+set lock_timeout = '10ms'
+as $$
+begin
+    -- Under load there is always a commit that looks at the lines of groups: one waits for those.
+    if pgq._is_dumped() or not pgq._has_only_short_users(p_slot, p_now) then
         return false;
     end if;
     execute format('lock table pgq.job_%1$s, pgq.note_%1$s in access exclusive mode', p_slot);
