@@ -106,6 +106,24 @@ async def test_a_job_is_found_when_slots_that_it_is_not_in_were_truncated(
         assert await a.fetchval(f"select {call}", job_id) is True
 
 
+@pytest.mark.parametrize("ageing", ["0", "1 hour"])
+async def test_a_claim_that_finds_too_few_is_refused_when_slots_were_truncated(
+    a: Connection, b: Connection, ageing: str
+) -> None:
+    await b.execute(
+        "select pgq_configure_queue('default', priority_ageing => $1::text::interval)", ageing
+    )
+    await enqueue(b, 1)
+    transaction = a.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await a.execute("select 1")
+    await b.execute("truncate pgq.job_2, pgq.job_5")
+    assert len(await a.fetch("select * from pgq_dequeue(1)")) == 1
+    with pytest.raises(asyncpg.SerializationError, match="moved by maintenance"):
+        await a.fetch("select * from pgq_dequeue(1)")
+    await transaction.rollback()
+
+
 async def test_an_unknown_job_is_unknown_when_other_tables_were_truncated(
     a: Connection, b: Connection
 ) -> None:

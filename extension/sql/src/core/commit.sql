@@ -143,8 +143,7 @@ begin
     perform set_config('pgq.noted', '', true);
     v_notes := pgq._notes();
     -- Buckets are locked once per transaction: a second time it could deadlock.
-    if pgq._read_committed() and pg_trigger_depth() = 1
-        and current_setting('pgq.decided', true) is distinct from v_xid
+    if pg_trigger_depth() = 1 and current_setting('pgq.decided', true) is distinct from v_xid
         and not pgq._is_preparing()
     then
         perform set_config('pgq.decided', v_xid, true), pgq._decide(v_notes);

@@ -75,8 +75,8 @@ begin
         end if;
     end loop;
     foreach v_slot in array '{0,1,2,3}'::smallint[] loop
-        perform pgq._sweep(v_slot, p_now, v_writers[v_slot + 1])
-          where pgq._pages(v_slot, false) > 0;
+        continue when pgq._pages(v_slot, false) = 0;
+        perform pgq._sweep(v_slot, p_now, v_writers[v_slot + 1]);
     end loop;
     -- Or sooner, if a transaction that is not seen yet expects it.
     perform setval('pgq.next_tick', least(pgq._ms(v_next), case when e.ms > pgq._ms(p_now)
