@@ -144,6 +144,15 @@ end;
 comment on function pgq._complete(bigint[], bigint[]) is
 'As pgq_complete, for pgq_complete_and_dequeue: see pgq._dequeue.';
 
+create function pgq._complete_one(p_id bigint, p_token bigint)
+returns boolean
+language sql
+begin atomic
+    select @extschema@.pgq_complete(p_id, p_token, null::jsonb);
+end;
+comment on function pgq._complete_one(bigint, bigint) is
+'As pgq_complete of one receipt, for pgq_complete_and_dequeue: see pgq._dequeue.';
+
 create function @extschema@.pgq_complete_and_dequeue(
     ids bigint[],
     tokens bigint[],
@@ -161,7 +170,11 @@ declare
     v_done bigint[];
     v_lost bigint[];
 begin
-    v_done := array(select c from pgq._complete(ids, tokens) c);
+    if cardinality(ids) = 1 and cardinality(tokens) = 1 and num_nulls(ids[1], tokens[1]) = 0 then
+        v_done := case when pgq._complete_one(ids[1], tokens[1]) then ids else '{}' end;
+    else
+        v_done := array(select c from pgq._complete(ids, tokens) c);
+    end if;
     if cardinality(v_done) < cardinality(ids) then
         v_lost := array(
             select r.id from unnest(ids, tokens) r (id, token)
