@@ -31,7 +31,6 @@ FAMILIES = {
     "ring": range(4),
     "parked": range(4, 6),
     "slot": range(6),
-    "archive": range(40),
     "stat": range(3),
 }
 BLOCK = re.compile(r"^ *--@ each (\w+)\n(.*?)^ *--@ end\n", re.MULTILINE | re.DOTALL)

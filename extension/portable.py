@@ -14,7 +14,7 @@ import upgrade
 
 ECHO = re.compile(r"^\\echo .*\n", re.MULTILINE)
 PUBLIC = re.compile(r"create (view|type) @extschema@\.(\w+) ")
-EXTENSION_ONLY = "select pg_catalog.pg_extension_config_dump("
+EXTENSION_ONLY = ("select pg_catalog.pg_extension_config_dump(", "do $dump$")
 NEXT = "--@ next"
 
 # The name of the setting tells the text, so that a pooler which gives the second statement another

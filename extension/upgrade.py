@@ -7,7 +7,8 @@ those that do are replaced.
 Such a delta, which changes the state (tables, types, sequences), is written by hand. It has two
 markers. "--@ lock" takes the locks on all tables, and on the public views, at once: see LOCK.
 "--@ install but NAME" stands where the new script makes the schema pgq anew, which is empty, but
-for tables of that name: the delta has put them there.
+for tables of that name: the delta has put them there. A DO block with $NAME$ around it is left out
+with them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ COMMENT = re.compile(r"comment on function\s+(([\w.@]+)\(.*?\)) is\s", re.DOTALL
 VIEW = re.compile(r"create view ([\w.@]+) ")
 CODE = re.compile(r"create (?:function|view) |comment on ")
 GUARD = re.compile(r"do \$(half|guard)\$")
-MADE = r"create schema |create type @|revoke all on function\s+@|(?:create|alter) [^(]*pgq\.{}"
+MADE = (
+    r"create schema |create type @|revoke all on function\s+@"
+    r"|(?:create|alter) [^(]*pgq\.{0}|do \${0}\$"
+)
 LOCKS = "--@ lock\n"
 INSTALL = re.compile(r"^--@ install but (\w+)\n", re.MULTILINE)
 

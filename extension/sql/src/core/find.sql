@@ -126,7 +126,7 @@ comment on function pgq._find_and_lock(bigint, boolean) is
 An active job is locked only with p_active: else it may come back unlocked. Waits for whoever has
 it locked.';
 
-create function pgq._find_parked_row(p_id bigint)
+create function pgq._lock_parked_one(p_id bigint)
 returns smallint
 language plpgsql
 as $$
@@ -145,5 +145,5 @@ begin
     return null;
 end
 $$;
-comment on function pgq._find_parked_row(bigint) is
+comment on function pgq._lock_parked_one(bigint) is
 'Locks the parked row of a job, in a line or not, and returns its slot.';

@@ -78,7 +78,7 @@ begin
     p_job.worker := null;
     if p_job.head_place is not null then
         -- Its copy was just deleted: the row in the line becomes due.
-        v_slot := pgq._find_parked_row(p_job.id);
+        v_slot := pgq._lock_parked_one(p_job.id);
         update pgq.job j
            set due = p_job.due, run_at = p_job.run_at, claimed_at = p_job.claimed_at,
                attempt = p_job.attempt, lost = p_job.lost, last_error = p_job.last_error,

@@ -204,7 +204,7 @@ begin
         return v_job.id is not null;
     end if;
     if v_job.group_id is not null or pgq._waits_for_jobs(v_job) then
-        v_slot := pgq._find_parked_row(p_id);
+        v_slot := pgq._lock_parked_one(p_id);
         update pgq.job j
            set payload = p_payload, due = null,
                run_at = case when j.is_head is null then p_run_at else j.run_at end

@@ -33,7 +33,14 @@ create index archive_dead_idx on pgq.archive (queue, id) where state = 'dead';
 create index archive_dedupe_idx on pgq.archive (queue, dedupe_key)
     where state = 'completed' and dedupe_key is not null;
 
---@ each archive
-create table pgq.archive_{slot} partition of pgq.archive for values in ({slot});
-alter table pgq.archive_{slot} replica identity full;
---@ end
+-- Upgrades leave out what has this name: see extension/upgrade.py.
+do $archive$
+begin
+    for v_bucket in 0 .. 39 loop
+        execute format(
+            'create table pgq.archive_%1$s partition of pgq.archive for values in (%1$s)', v_bucket
+        );
+        execute format('alter table pgq.archive_%s replica identity full', v_bucket);
+    end loop;
+end
+$archive$;

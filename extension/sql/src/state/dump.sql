@@ -11,13 +11,19 @@ select pg_catalog.pg_extension_config_dump('pgq.lane', '');
 select pg_catalog.pg_extension_config_dump('pgq.dropped', '');
 select pg_catalog.pg_extension_config_dump('pgq.number', '');
 select pg_catalog.pg_extension_config_dump('pgq.token', '');
---@ each slot
-select pg_catalog.pg_extension_config_dump('pgq.job_{slot}', '');
-select pg_catalog.pg_extension_config_dump('pgq.hold_{slot}', '');
---@ end
---@ each archive
-select pg_catalog.pg_extension_config_dump('pgq.archive_{slot}', '');
---@ end
+do $dump$
+declare
+    v_partition oid;
+begin
+    -- One statement each: every call updates the same row.
+    for v_partition in
+        select p.inhrelid from pg_catalog.pg_inherits p
+         where p.inhparent = any ('{pgq.job,pgq.hold,pgq.archive}'::pg_catalog.regclass[])
+    loop
+        perform pg_catalog.pg_extension_config_dump(v_partition, '');
+    end loop;
+end
+$dump$;
 -- The installation makes the first one.
 select pg_catalog.pg_extension_config_dump('pgq.ring', 'where gen > 1');
 select pg_catalog.pg_extension_config_dump('pgq.group_seed', '');
