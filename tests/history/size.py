@@ -6,6 +6,7 @@ size is compared with what the same backlog takes in a fresh database.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -105,6 +106,8 @@ class Load:
     """Of so many jobs that pass one fails at first."""
     slot_size: int = 8 << 20
     """Bytes at which a slot is full, which the owner of pgq may set. The slack is 8 of them."""
+    pace: float = 0
+    """Seconds that a batch takes at least."""
 
 
 def run(
@@ -136,7 +139,9 @@ def run(
     holder.run(HOLDS[hold])
     calls = load.traffic // load.batch
     for number in range(calls):
+        until = time.monotonic() + load.pace
         _pass(psql, load)
+        time.sleep(max(0, until - time.monotonic()))
         if number == calls // 2 and hold == "dump":
             holder.run("commit")
         if number >= calls - calls // 5:
