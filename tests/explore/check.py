@@ -217,13 +217,26 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
             yield world
         else:
             yield from model.commit(after, who)
-    if known.world.base.queue.dropped == "force" and not pending.start.queue.dropped:
-        # It was sent before the drop, and may still have met the jobs, or those of them that have
-        # not ended since.
-        unsure = replace(pending.start, jobs={})
-        before = replace(view, world=replace(known.world, base=pending.start), start=unsure)
-        for changed in rule(before, call, answer):
-            yield known.world
+    yield from _before_drop(known, pending, view)
+
+
+def _before_drop(known: Possibility, pending: Pending, view: View) -> Iterator[World]:
+    """Explain a call that was sent before a drop with force, and may still have met the jobs.
+
+    Or those of them that have not ended since.
+    """
+    if known.world.base.queue.dropped != "force" or pending.start.queue.dropped:
+        return
+    rule = KINDS[pending.sent.call.kind].rule
+    assert rule is not None
+    unsure = replace(pending.start, jobs={})
+    before = replace(view, world=replace(known.world, base=pending.start), start=unsure)
+    for changed in rule(before, pending.sent.call, pending.answer):
+        yield known.world
+        if view.who in known.world.open:
+            counted = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
+            yield known.world.with_open(view.who, counted)
+        else:
             jobs = {**known.world.base.jobs, **changed.jobs}
             yield replace(known.world, base=replace(known.world.base, jobs=jobs))
 
@@ -311,14 +324,19 @@ def _commit(world: World, who: str, answer: Answer) -> Iterator[World]:
     if mine is None or (mine.failed and answer == "ROLLBACK"):
         yield world.with_open(who, None)
     elif isinstance(answer, Failure):
-        live = any(j.state in (*model.LIVE, "dead") for j in world.base.jobs.values())
-        dropping = mine.queue is not None and mine.queue.dropped == "yes"
-        if (answer.sqlstate == "55006" and dropping and live) or (
-            answer.sqlstate == "40001" and _may_be_too_late(world, mine)
-        ):
-            yield world.with_open(who, None)
+        yield from _refused(world, who, mine, answer)
     elif answer == "COMMIT" and not mine.failed:
         yield from model.commit(world, who)
+
+
+def _refused(world: World, who: str, mine: Transaction, answer: Failure) -> Iterator[World]:
+    """Explain why a transaction cannot be committed, or prepared."""
+    live = any(j.state in (*model.LIVE, "dead") for j in world.base.jobs.values())
+    dropping = mine.queue is not None and mine.queue.dropped == "yes"
+    if (answer.sqlstate == "55006" and dropping and live) or (
+        answer.sqlstate == "40001" and _may_be_too_late(world, mine)
+    ):
+        yield world.with_open(who, None)
 
 
 def _rollback(world: World, who: str, answer: Answer) -> Iterator[World]:
@@ -347,8 +365,7 @@ def _prepare(world: World, who: str, answer: Answer) -> Iterator[World]:
     if mine is None or mine.failed:
         yield world.with_open(who, None)
     elif isinstance(answer, Failure):
-        if answer.sqlstate == "40001" and _may_be_too_late(world, mine):
-            yield world.with_open(who, None)
+        yield from _refused(world, who, mine, answer)
     elif answer == "PREPARE TRANSACTION":
         yield world.with_open(who, None).with_open(f"{who}'", mine)
 

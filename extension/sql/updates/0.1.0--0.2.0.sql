@@ -24,7 +24,7 @@ begin
     end loop;
 end
 $move$;
-alter table pgq.archive add column history jsonb;
+alter table pgq.archive add column history jsonb, drop constraint archive_state_check;
 --@ install but archive
 
 delete from pgq.queue;

@@ -41,7 +41,6 @@ returns void
 language plpgsql
 as $$
 declare
-    v_row pgq.archive;
     v_queue record;
 begin
     if pgq._is_kept(p_job.token) then
@@ -51,10 +50,10 @@ begin
                     else greatest(q.keep_completed, q.dedupe_for) end as keep
           into v_queue from pgq.queue q where q.id = pgq._queue_of(p_job.lane);
         if v_queue.keep > '0' then
-            v_row := pgq._archived(
-                p_job, v_queue.name, 'completed', pgq._now(), v_queue.keep, p_result
-            );
-            insert into pgq.archive values (v_row.*);
+            insert into pgq.archive
+            select (pgq._archived(
+                        p_job, v_queue.name, 'completed', pgq._now(), v_queue.keep, p_result
+                    )).*;
         end if;
         perform pgq._count_ends(p_job.lane, v_queue.sample, 0)
           where v_queue.keep_completed > '0' and random() * v_queue.sample < 1;
@@ -93,7 +92,8 @@ begin
     with done as (
         delete from pgq.job_{slot} j
          using (
-                   -- Of a receipt that is given twice the first result that is not null.
+                   -- Of a receipt that is given twice the first result that is not null. Jobs are
+                   -- locked in the order of their ids.
                    select distinct on (u.id, u.token) u.id, u.token, u.result
                      from unnest(p_ids, p_tokens, p_results)
                           with ordinality u (id, token, result, n)

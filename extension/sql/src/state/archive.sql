@@ -24,8 +24,7 @@ create table pgq.archive (
     group_key text collate "C",
     checkpoint jsonb,
     result jsonb,
-    history jsonb,
-    constraint archive_state_check check (state in ('completed', 'dead', 'cancelled'))
+    history jsonb
 ) partition by list (bucket);
 comment on table pgq.archive is 'Finished jobs, until they expire.';
 create index archive_id_idx on pgq.archive (id);
