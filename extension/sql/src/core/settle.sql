@@ -51,9 +51,10 @@ begin
           into v_queue from pgq.queue q where q.id = pgq._queue_of(p_job.lane);
         if v_queue.keep > '0' then
             insert into pgq.archive
-            select (pgq._archived(
-                        p_job, v_queue.name, 'completed', pgq._now(), v_queue.keep, p_result
-                    )).*;
+            select a.*
+              from pgq._archived(
+                       p_job, v_queue.name, 'completed', pgq._now(), v_queue.keep, p_result
+                   ) a;
         end if;
         perform pgq._count_ends(p_job.lane, v_queue.sample, 0)
           where v_queue.keep_completed > '0' and random() * v_queue.sample < 1;
