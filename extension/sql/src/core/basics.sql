@@ -111,7 +111,7 @@ begin atomic
     select p_token & 524288 <> 0;
 end;
 comment on function pgq._is_kept(bigint) is
-'Whether the queue of a token kept completed jobs, or the job has a group.';
+'Whether the end of its job is more than a DELETE: it is kept, or of a group.';
 
 -- An id is the number of its shard << 48, and a number of pgq.number below that.
 create function pgq._shard_of(p_id bigint)

@@ -1,7 +1,7 @@
 /*
  * Cleaning, as in a log-structured store. One slot of the ring is always free. When the head is
- * full and no other slot is free, the two neighbours with the fewest jobs are cleaned: their
- * jobs move to the free slot, which stands behind them in the order. The last ones move first.
+ * full and no other slot is free, the two slots that are older than the head are cleaned: their
+ * jobs move to the free slot, which comes after them in the order. The last ones move first.
  * So claims go on at the front, with the positions of the old slots, and meet few of the moved
  * jobs before the new slot has positions. The jobs keep pos, lease and receipt. Pairs are
  * cleaned only when they and the head hold as much garbage as there is to move. A slot that has

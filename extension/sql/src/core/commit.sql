@@ -59,7 +59,8 @@ begin
     -- The places of jobs that were added are noted with a minus.
     perform pgq._turn_groups(array_agg(g.id), array_agg(g.ended), array_agg(g.added))
        from (
-                -- Before what has ended stand only jobs that this transaction has added itself.
+                -- What has ended was a head: before it stand only jobs that this transaction has
+                -- added. So the first place of both kinds is where to look from.
                 select u.key as id,
                        case when bool_or(u.place >= 0) then min(abs(u.place)) end as ended,
                        min(-u.place) filter (where u.place < 0) as added

@@ -16,7 +16,7 @@ end;
 comment on function pgq._state_of(pgq.job, timestamptz) is
 'Returns the state of a job.
 
-copied: the row in a line of a job that has its copy in the ring.';
+copied: the row in a line of a job that has its copy in the ring, or that is dead and blocks.';
 
 create function pgq._is_job(p_job pgq.job)
 returns boolean

@@ -16,8 +16,8 @@
  *     for: what they commit below the floor is found by a tick.
  *   - base may rise up to the same mark when no transaction below that id has a lock on the slot
  *     for writing.
- * So both are at most the mark of their row. Raising never lowers one: only pgq._lower_floor and
- * pgq._set_positions do.
+ * So both are at most the mark of their row. Raising never lowers one. pgq._lower_floor and
+ * pgq._set_positions lower floors; pgq._truncate begins anew where it finds a job.
  *
  * A job that a running transaction claims or ends is still ready in the snapshot that computes a
  * floor, so a rollback finds it above the floor.

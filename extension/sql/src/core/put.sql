@@ -68,7 +68,7 @@ begin
         return;
     end if;
     p_job.slot := pgq._parked_slot();
-    -- The row of a head may be in either slot.
+    -- The row of a head may be in either slot: both are locked before pgq._due reads their marks.
     perform pgq._open((9 - p_job.slot)::smallint) where p_job.head_place is not null;
     perform pgq._open(p_job.slot);
     p_job.due := pgq._due(p_run_at);

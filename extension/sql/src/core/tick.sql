@@ -3,8 +3,9 @@
  * all sessions together, and when the next job is due: a claim, a heartbeat or pgq_wait queues it
  * for its commit, see core/commit.sql. So none of its locks outlives the commit.
  *
- * A tick waits for no row (SKIP LOCKED), and for no table (NOWAIT) but to empty a parked slot: for
- * 10 ms. What fails is tried again by the next tick. It runs under READ COMMITTED only: each
+ * A tick waits for no row (SKIP LOCKED), and for no table (NOWAIT), but for two things: to empty a
+ * parked slot, 10 ms for each lock, and to forget a dropped queue, 1 ms. What fails is tried again
+ * by the next tick. It runs under READ COMMITTED only: each
  * statement needs a snapshot of its own.
  */
 

@@ -5,15 +5,17 @@
  * many as may run, are heads: is_head is set, and a copy in the ring is what claims find. (A head
  * that is not due has no copy; due is set in the line.) A row leaves the line when its job ends.
  *
- *   Once a transaction has committed, the heads of a group are the first rows of its line.
+ *   Once a transaction has committed, the heads of a group are the first rows of its line, unless
+ *   a hint names the group or a head is blocked.
  *
  * That is decided at COMMIT, under a lock on the bucket of the group: by whoever has added jobs to
  * the line, or has ended a head. So each decision sees those before it, and an open transaction
  * keeps nobody waiting. Where nothing can be decided (PREPARE TRANSACTION, an old snapshot, SET
  * CONSTRAINTS) a hint is left for the next tick.
  *
- * The place of a job is twice its id. A job that commits after a higher id has become head is late:
- * its place is behind that head. A dead job that blocks its group stays in the line as its head.
+ * The place of a job is twice its id, and one more when a dead job is retried. A job that commits
+ * after a higher id has become head is late: its place is behind that head. A dead job that blocks
+ * its group stays in the line as its head.
  */
 
 create function pgq._group_ids(p_queue_id integer, p_group_keys text[])

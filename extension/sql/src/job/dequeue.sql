@@ -3,8 +3,9 @@
  *
  * A claim looks at the ring alone: lane by lane from the highest priority, slots oldest first, jobs
  * by pos. What else could be claimed is brought there by ticks and commits. The statement is
- * written out once per slot: a plan over pgq.job would lock all slots. It reads the clock after its
- * snapshot: so a new lease never begins before the end of the old one that a tick has just freed.
+ * written out once per slot: a plan over pgq.job would lock all slots. It reads the clock anew,
+ * after its snapshot: with the time at which the call began, a new lease could begin before the end
+ * of the old one, which a tick has freed meanwhile.
  */
 
 create function pgq._lease_limit_ms(p_batch integer, p_timeout interval, p_worker text)

@@ -52,9 +52,9 @@ revoke all on function @extschema@.pgq_reclaim(text, integer) from public;
 comment on function @extschema@.pgq_reclaim(text, integer) is
 'Takes back up to max expired leases, and returns the ids of the jobs.
 
-No queue needs this function: ordinary calls take expired leases back. A job without an attempt
-left is dead. After the second expired lease in a row the job is ready after the backoff of the
-queue. Every other job is ready at once.
+Maintenance does so by itself. It can miss leases behind a thousand ready jobs, which claims do
+not leave. A job without an attempt left is dead. After the second expired lease in a row the job
+is ready after the backoff of the queue. Every other job is ready at once.
 
 * queue: null for all queues that the caller may consume from.
 

@@ -143,7 +143,7 @@ comment on column pgq.floor.mark is 'The last number that was drawn when the row
 comment on column pgq.floor.mark_xid is
 'All numbers up to mark belong to transactions below this id. Null: the id that wrote the row.';
 comment on column pgq.floor.swept is
-'Up to here the last tick has looked for expired leases. Null: it has looked at all.';
+'Up to here the last tick has looked for expired leases. Null: the next one begins at the base.';
 --@ each slot
 create table pgq.floor_{slot} partition of pgq.floor for values in ({slot})
     with (vacuum_truncate = off);
@@ -185,8 +185,9 @@ create index hint_kind_key_idx on pgq.hint (kind, key);
 comment on table pgq.hint is
 'What could not be decided at a commit, for the next tick.
 
-g, w: as in pgq.note. q: all groups of a queue. e: a job that has completed or (minus) died, and for
-which others wait. l: a job that pgq_claim has leased.';
+g, w: as in pgq.note, but places have no sign: all are looked at as those of jobs that were added.
+q: all groups of a queue, once more if place is 1. e: a job that has completed or (minus) died, and
+for which others wait. l: a job that pgq_claim has leased.';
 
 create table pgq.ring (
     gen bigint not null,
@@ -218,7 +219,7 @@ create table pgq.gate (
     constraint gate_pkey primary key (one),
     constraint gate_one_check check (one)
 );
-comment on table pgq.gate is 'Its only row is locked by a tick. Nobody waits for it.';
+comment on table pgq.gate is 'A tick locks its only row. Only pgq._end_live waits for that.';
 comment on column pgq.gate.clock_was is
 'What the clock showed before it was set back last: see pgq._follow_clock.';
 comment on column pgq.gate.set_back_at is
