@@ -14,7 +14,7 @@ from typing import TypeAlias
 from . import model
 from .calls import KINDS, concerns, may_wait
 from .model import Committed, Transaction, World
-from .rules import Answer, Call, Failure, View
+from .rules import Answer, Call, Failure, Rule, View
 
 NOTHING = Transaction()
 ADD = ("enqueue", "enqueue_many")
@@ -204,7 +204,7 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
     )
     for changed in rule(view, call, answer):
         world = model.freed(view.world, changed.freed)
-        counted = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
+        counted = _counted(changed)
         after = world.with_open(who, counted)
         if mine is not None:
             yield after
@@ -217,25 +217,26 @@ def _effect(known: Possibility, who: str, pending: Pending) -> Iterator[World]:
             yield world
         else:
             yield from model.commit(after, who)
-    yield from _before_drop(known, pending, view)
+    if known.world.base.queue.dropped == "force" and not pending.start.queue.dropped:
+        yield from _before_drop(known, pending, view, rule)
 
 
-def _before_drop(known: Possibility, pending: Pending, view: View) -> Iterator[World]:
+def _counted(changed: Transaction) -> Transaction:
+    """Return a transaction after one more call."""
+    return replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
+
+
+def _before_drop(known: Possibility, pending: Pending, view: View, rule: Rule) -> Iterator[World]:
     """Explain a call that was sent before a drop with force, and may still have met the jobs.
 
     Or those of them that have not ended since.
     """
-    if known.world.base.queue.dropped != "force" or pending.start.queue.dropped:
-        return
-    rule = KINDS[pending.sent.call.kind].rule
-    assert rule is not None
     unsure = replace(pending.start, jobs={})
     before = replace(view, world=replace(known.world, base=pending.start), start=unsure)
     for changed in rule(before, pending.sent.call, pending.answer):
         yield known.world
         if view.who in known.world.open:
-            counted = replace(changed, calls=changed.calls + 1, freed=frozenset[str]())
-            yield known.world.with_open(view.who, counted)
+            yield known.world.with_open(view.who, _counted(changed))
         else:
             jobs = {**known.world.base.jobs, **changed.jobs}
             yield replace(known.world, base=replace(known.world.base, jobs=jobs))

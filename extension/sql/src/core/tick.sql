@@ -5,8 +5,7 @@
  *
  * A tick waits for no row (SKIP LOCKED), and for no table (NOWAIT), but for two things: to empty a
  * parked slot, 10 ms for each lock, and to forget a dropped queue, 1 ms. What fails is tried again
- * by the next tick. It runs under READ COMMITTED only: each
- * statement needs a snapshot of its own.
+ * by the next tick. It runs under READ COMMITTED only: each statement needs a snapshot of its own.
  */
 
 create function pgq._want_tick(p_lease_ms integer)
