@@ -418,6 +418,17 @@ async def test_pop_survives_prepare_transaction(dsn: Dsn) -> None:
         assert await settle_all(b) == []
 
 
+async def test_a_session_that_has_listened_can_prepare(dsn: Dsn) -> None:
+    async with sessions(dsn, 2, **HURRY) as (a, b):
+        (job_id,) = await enqueue(b, 1)
+        await a.execute("listen something")
+        await a.execute("begin")
+        assert await a.fetchval(POP, 1) == job_id
+        await a.execute("prepare transaction 'listener'")
+        await a.execute("commit prepared 'listener'")
+        assert await settle_all(b) == []
+
+
 @pytest.mark.parametrize("call", ["dequeue", "complete", "enqueue", "maintain"])
 async def test_a_prepared_transaction_does_not_stop_the_queue(dsn: Dsn, call: str) -> None:
     async with sessions(dsn, 2, **HURRY) as (a, b):

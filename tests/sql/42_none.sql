@@ -60,9 +60,9 @@ begin
 end
 $$;
 select pg_temp.calls('_complete_rest') as before \gset
-select is(pg_temp.complete(100), 100::bigint, 'a hundred for which none waits complete');
+select is(pg_temp.complete(400), 400::bigint, 'four hundred for which none waits complete');
 select is(pg_temp.calls('_complete_rest'), :before::bigint, 'in one statement');
-select is(pg_temp.complete(101), 101::bigint, 'more do');
+select is(pg_temp.complete(401), 401::bigint, 'more do');
 select is(pg_temp.calls('_complete_rest'), :before + 1::bigint, 'in another one');
 
 -- Who may not consume from the queue.

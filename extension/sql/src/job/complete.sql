@@ -93,7 +93,7 @@ begin
     end if;
     perform pgq._check_restricted();
     -- All of one slot, and none for which others wait, so that jobs are locked in one order.
-    if cardinality(ids) <= 100 then
+    if cardinality(ids) <= 400 then
         case pgq._bits_of(tokens[1])
         --@ each ring
         when {slot} then

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
-    ExitStack,
     asynccontextmanager,
     contextmanager,
     nullcontext,
@@ -172,29 +171,30 @@ class Attempts:
                 self._holding.complete(held, kept)
 
     async def _attempt(self, held: Held, job: Job[Any]) -> Any:
-        with ExitStack() as stack:
-            thread: InThread | None = None
-            try:
-                task = held.intake.consumer.task_of(job)
-                held.handler = task
-                thread = self._thread(stack, held)
-                job = decoded(task, job)
-                call = self._endpoint(held, task, thread)
-                seconds = deadline_of(task, job)
-                with _NO_ALARM if seconds is None else self._alarm(held, seconds):
-                    result = returned(await call(job))
-                return None if held.state == "completed" else text_of(self._settings, task, result)
-            except (Outcome, RolledBack, NotBegun):
-                raise
-            except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
-                raise await self._failed(held, job, exc, thread)  # noqa: B904 it has its own cause
+        thread: InThread | None = None
+        try:
+            task = held.intake.consumer.task_of(job)
+            held.handler = task
+            thread = self._thread(held)
+            job = decoded(task, job)
+            call = self._endpoint(held, task, thread)
+            seconds = deadline_of(task, job)
+            with _NO_ALARM if seconds is None else self._alarm(held, seconds):
+                result = returned(await call(job))
+            return None if held.state == "completed" else text_of(self._settings, task, result)
+        except (Outcome, RolledBack, NotBegun):
+            raise
+        except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
+            raise await self._failed(held, job, exc, thread)  # noqa: B904 it has its own cause
+        finally:
+            if thread is not None:
+                self._threads.end(thread)
 
-    def _thread(self, stack: ExitStack, held: Held) -> InThread | None:
+    def _thread(self, held: Held) -> InThread | None:
         """Return where the plain functions of an attempt run, unless that is the loop."""
         if held.handler is None or held.handler.run_in != "thread":
             return None
-        name = f"pgq job {held.job.id}"
-        return stack.enter_context(self._threads.attempt(name, is_over=lambda: self._is_over))
+        return self._threads.attempt(f"pgq job {held.job.id}", is_over=lambda: self._is_over)
 
     def _endpoint(self, held: Held, task: Task[Any, Any], thread: InThread | None) -> Endpoint:
         settings = self._settings
@@ -323,5 +323,9 @@ class Attempts:
             self._holding.fail(held, exc if held.failure is None else held.failure)
 
     async def _tell(self, held: Held, exc: Exception) -> None:
-        with ExitStack() as stack:
-            await tell(self._settings, held.job, exc, self._thread(stack, held))
+        thread = self._thread(held)
+        try:
+            await tell(self._settings, held.job, exc, thread)
+        finally:
+            if thread is not None:
+                self._threads.end(thread)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import Context, copy_context
 from inspect import isawaitable
 from queue import SimpleQueue
@@ -29,20 +29,19 @@ class Threads:
     def __init__(self) -> None:
         self._idle: list[_Thread] = []  # the one that was used last comes last
 
-    @contextmanager
-    def attempt(self, name: str, *, is_over: Callable[[], bool]) -> Generator[InThread, None, None]:
-        """Return the thread of one attempt, which is idle after the block.
+    def attempt(self, name: str, *, is_over: Callable[[], bool]) -> InThread:
+        """Return the thread of one attempt, which is to be given back with `end`.
 
         Args:
             name: what the thread is called meanwhile.
             is_over: tells whether nobody waits any more for a function that does not end.
         """
-        place = InThread(name, self._take, is_over)
-        try:
-            yield place
-        finally:
-            if (thread := place.leave()) is not None:
-                self._idle.append(thread)
+        return InThread(name, self._take, is_over)
+
+    def end(self, attempt: InThread) -> None:
+        """Let others use the thread of an attempt that has ended."""
+        if (thread := attempt.leave()) is not None:
+            self._idle.append(thread)
 
     def close(self) -> None:
         """End the idle threads."""

@@ -116,7 +116,9 @@ class Single:
     def _thread(self, stack: AsyncExitStack, job: Job[Any]) -> InThread:
         threads = Threads()
         stack.callback(threads.close)
-        return stack.enter_context(threads.attempt(f"pgq job {job.id}", is_over=bool))
+        thread = threads.attempt(f"pgq job {job.id}", is_over=bool)
+        stack.callback(threads.end, thread)
+        return thread
 
     async def _call(self, call: Call[T]) -> T:
         async with self._transaction() as connection:
