@@ -321,6 +321,23 @@ async def test_claims_raise_floors_as_cheaply_while_an_old_transaction_runs(
         assert entries < 25 * jobs, entries / jobs
 
 
+async def test_a_claim_does_not_look_at_all_permits_of_a_limit_that_is_far_off(
+    a: Connection,
+) -> None:
+    await enqueue(a, 1000)
+
+    async def cost(max_active: int) -> int:
+        await a.execute("select pgq_configure_queue('default', max_active => $1)", max_active)
+        costs: list[int] = []
+        for _ in range(25):
+            costs.append(await buffers_of_a_claim(a))
+            await a.execute("select pgq_complete(id, token) from pgq_jobs where state = 'active'")
+        return sorted(costs)[12]
+
+    few = await cost(50)
+    assert await cost(5000) <= 1.3 * few
+
+
 async def test_the_newest_jobs_of_a_queue_are_seen_at_once(a: Connection) -> None:
     newest = [
         f"select * from pgq_jobs where queue = 'default'{condition} order by id desc limit 10"

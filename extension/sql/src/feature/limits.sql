@@ -53,26 +53,45 @@ language plpgsql
 set enable_mergejoin = off
 as $$
 declare
-    v_all constant integer[] := array(
-        select p.n from pgq.permit p where p.queue_id = p_queue.id and p.kind = 'a' order by p.n
-    );
-    v_held constant integer[] := pgq._held_permits(p_queue.id, v_all);
-    -- After max_active was lowered: so many of the first ones as leave room for those above.
     v_max integer := p_queue.max_active;
-    v_free integer[];
+    v_first constant integer := floor(random() * v_max)::integer;
+    v_looked integer := 0;
+    v_window integer := greatest(2 * p_number, 16);
+    v_held integer[];
+    v_free integer[] := array[]::integer[];
     v_locked integer[];
     v_taken integer[] := array[]::integer[];
 begin
-    if exists (select from unnest(v_held) h where h > v_max) then
+    -- After max_active was lowered: so many of the first ones as leave room for those above.
+    if exists (
+        select from pgq.permit p
+         where p.queue_id = p_queue.id and p.kind = 'a' and p.n > v_max
+    ) then
+        v_held := pgq._held_permits(p_queue.id, array(
+            select p.n from pgq.permit p where p.queue_id = p_queue.id and p.kind = 'a'
+        ));
         select coalesce(max(k), 0) into v_max
           from generate_series(0, v_max) k
          where k + (select count(*) from unnest(v_held) h where h > k) <= v_max;
     end if;
-    v_free := array(
-        select a from unnest(v_all) a where a <= v_max except select h from unnest(v_held) h
-         order by 1
-    );
-    loop
+    while cardinality(v_taken) < p_number loop
+        -- Some of them, from a random one on, and each time more: while most are free, a claim
+        -- looks at a few.
+        if v_free = '{}' then
+            exit when v_looked >= v_max;
+            v_free := array(
+                select (v_first + i) % v_max + 1
+                  from generate_series(v_looked, least(v_looked + v_window, v_max) - 1) i
+            );
+            v_looked := v_looked + v_window;
+            v_window := 4 * v_window;
+            v_free := array(
+                select f from unnest(v_free) f
+                except
+                select h from unnest(pgq._held_permits(p_queue.id, v_free)) h
+                 order by 1
+            );
+        end if;
         v_locked := array(
             select f
               from unnest(v_free) f, lateral (
@@ -82,7 +101,6 @@ begin
               ) p
              limit p_number - cardinality(v_taken)
         );
-        exit when v_locked = '{}';
         -- With a snapshot taken after the locks.
         v_taken := v_taken || array(
             select l from unnest(v_locked) l
@@ -90,7 +108,6 @@ begin
             select h from unnest(pgq._held_permits(p_queue.id, v_locked)) h
              order by 1
         );
-        exit when cardinality(v_taken) = p_number;
         v_free := array(
             select f from unnest(v_free) f where f > v_locked[cardinality(v_locked)] order by f
         );

@@ -100,4 +100,4 @@ $$;
 comment on function pgq._drop_permits() is
 'Drops permits above a lowered max_active that have come back; for ticks.
 
-Each claim looks at all permits.';
+While there are any, each claim looks at all permits.';
