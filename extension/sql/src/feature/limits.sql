@@ -56,7 +56,7 @@ declare
     v_max integer := p_queue.max_active;
     v_first constant integer := floor(random() * v_max)::integer;
     v_looked integer := 0;
-    v_window integer := greatest(2 * p_number, 16);
+    v_window integer := 2 * p_number + 8;
     v_held integer[];
     v_free integer[] := array[]::integer[];
     v_locked integer[];
