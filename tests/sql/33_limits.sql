@@ -2,7 +2,7 @@
  * Limits: how many jobs of a queue are active, how many start in a time; and ageing.
  */
 begin;
-select plan(125);
+select plan(126);
 \ir support/clock.psql
 
 create function pg_temp.fill(p_number integer, p_queue text, p_priority integer default 0)
@@ -208,11 +208,12 @@ select is(
 select pgq_configure_queue('m', max_active => 4) \g /dev/null
 select is(pg_temp.take(9, 'm'), '{42,43}', 'and they are there again when it is raised');
 
--- More permits than a claim looks at first.
+-- The last two of these claims look at more permits than their first few.
 select pgq_create_queue('fifty', max_active => 50), pg_temp.fill(60, 'fifty') \g /dev/null
 select is(pg_temp.taken('fifty', 40), 40, 'forty of fifty');
 select is(pg_temp.taken('fifty', 15), 10, 'the last ten are found');
 select is(pg_temp.taken('fifty', 15), 0, 'and none twice');
+select is(pg_temp.taken('fifty', 2147483647), 0, 'a batch may be as large as an integer');
 
 -- Several priorities and queues; odd names.
 select pgq_create_queue('q"u''o $1', max_active => 3), pgq_create_queue('free') \g /dev/null

@@ -55,14 +55,16 @@ as $$
 declare
     v_max integer := p_queue.max_active;
     v_first constant integer := floor(random() * v_max)::integer;
+    v_number constant integer := least(p_number, v_max);
     v_looked integer := 0;
-    v_window integer := 2 * p_number + 8;
+    v_window integer := 2 * v_number + 8;
     v_held integer[];
     v_free integer[] := array[]::integer[];
     v_locked integer[];
     v_taken integer[] := array[]::integer[];
 begin
-    -- After max_active was lowered: so many of the first ones as leave room for those above.
+    -- After max_active was lowered permits above it may be in use. Then fewer of the others are
+    -- used, so that all together are not more than max_active.
     if exists (
         select from pgq.permit p
          where p.queue_id = p_queue.id and p.kind = 'a' and p.n > v_max
@@ -74,9 +76,9 @@ begin
           from generate_series(0, v_max) k
          where k + (select count(*) from unnest(v_held) h where h > k) <= v_max;
     end if;
-    while cardinality(v_taken) < p_number loop
-        -- Some of them, from a random one on, and each time more: while most are free, a claim
-        -- looks at a few.
+    while cardinality(v_taken) < v_number loop
+        -- The next permits, from a random one on, four times as many as before. While most permits
+        -- are free, the first few are enough.
         if v_free = '{}' then
             exit when v_looked >= v_max;
             v_free := array(
@@ -91,6 +93,7 @@ begin
                 select h from unnest(pgq._held_permits(p_queue.id, v_free)) h
                  order by 1
             );
+            continue when v_free = '{}';
         end if;
         v_locked := array(
             select f
@@ -99,7 +102,7 @@ begin
                    where p.queue_id = p_queue.id and p.kind = 'a' and p.n = f
                      for update skip locked
               ) p
-             limit p_number - cardinality(v_taken)
+             limit v_number - cardinality(v_taken)
         );
         -- With a snapshot taken after the locks.
         v_taken := v_taken || array(
