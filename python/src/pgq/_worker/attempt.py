@@ -187,8 +187,7 @@ class Attempts:
         except BaseException as exc:  # noqa: BLE001 it is raised, or what it means
             raise await self._failed(held, job, exc, thread)  # noqa: B904 it has its own cause
         finally:
-            if thread is not None:
-                self._threads.end(thread)
+            self._threads.end(thread)
 
     def _thread(self, held: Held) -> InThread | None:
         """Return where the plain functions of an attempt run, unless that is the loop."""
@@ -327,5 +326,4 @@ class Attempts:
         try:
             await tell(self._settings, held.job, exc, thread)
         finally:
-            if thread is not None:
-                self._threads.end(thread)
+            self._threads.end(thread)

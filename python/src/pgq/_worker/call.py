@@ -38,9 +38,9 @@ class Threads:
         """
         return InThread(name, self._take, is_over)
 
-    def end(self, attempt: InThread) -> None:
-        """Let others use the thread of an attempt that has ended."""
-        if (thread := attempt.leave()) is not None:
+    def end(self, attempt: InThread | None) -> None:
+        """Let others use the thread of an attempt that has ended, if it had one."""
+        if attempt is not None and (thread := attempt.leave()) is not None:
             self._idle.append(thread)
 
     def close(self) -> None:
